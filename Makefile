@@ -1,4 +1,4 @@
-# The only commands anybody needs. `make help` lists them.
+# The only commands that are needed. `make help` lists them.
 
 PYTHON ?= $(shell scripts/find-python 3.11 || scripts/find-python 3.12 || scripts/find-python 3.13 || echo python3)
 BIN := .venv/bin
@@ -29,13 +29,13 @@ serve-llm: install ## Serve a proxy of language models with an example provider 
 	@$(BIN)/headgate llm serve --example $(ARGS)
 
 wheels: $(PYTHONS:%=dist/.wheel-%) ## Build what users install without a compiler: a wheel for each Python, in dist/.
-	@for told in $^; do test ! -f $$told || cat $$told; done
+	@for summary in $^; do test ! -f $$summary || cat $$summary; done
 
 dist/.wheel-%: pyproject.toml README.md $(NATIVE) $(shell find src -name '*.egg-info' -prune -o -name __pycache__ -prune -o -type f ! -name '*.so' -print)
 	@scripts/system-packages
 	@scripts/build-wheels $*
 
-# What the native core's own tests do is mostly to wait.
+# The native core's own tests mostly wait, so they run in parallel.
 test: install ## Run all tests, on every Python that is at hand.
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-native test-pythons
 	@$(MAKE) --no-print-directory test-python
@@ -49,8 +49,8 @@ test-pythons-ready: install
 	@scripts/system-packages test
 	@scripts/other-pythons $(OTHER_PYTHONS)
 
-# They run once, for seconds: to optimize their programs at all takes minutes more than it saves. Cargo is no part of
-# this make, which starts no jobs for it.
+# These tests run once, for seconds: to optimize their programs takes minutes more than it saves. Cargo does not use the
+# job server of this make.
 TEST_NATIVE = env -u MAKEFLAGS -u MFLAGS CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
     CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_TARGET_DIR=rust/target/tests \
     cargo test --quiet --release --manifest-path rust/Cargo.toml \
@@ -65,7 +65,7 @@ test-native: install
 
 test-python: test-python-ready
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
-	@# They mostly wait, for deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
+	@# These tests have deadlines of milliseconds on any machine: a test that fails is repeated up to twice, and reported.
 	@$(BIN)/pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
 
 test-pythons: test-pythons-ready

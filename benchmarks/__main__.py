@@ -65,9 +65,9 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"some of {', '.join(SECTIONS)}; else all")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_true", help="few rounds and small sizes; the page is not written")
-    how.add_argument("--write", action="store_true", help="write these sections into docs/benchmarks.md")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--quick", action="store_true", help="few rounds and small sizes; the page is not written")
+    mode.add_argument("--write", action="store_true", help="write these sections into docs/benchmarks.md")
     options = parser.parse_args()
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
@@ -78,8 +78,8 @@ def main() -> None:
         section = SECTIONS[name](options.quick)
         show(console, section)
         if write:  # what was measured is not lost where a later section fails
-            report.keep(name, section)
-            report.PAGE.write_text(report.page(report.kept(SECTIONS), report.NOTES.read_text()))
+            report.store(name, section)
+            report.PAGE.write_text(report.page(report.stored(SECTIONS), report.NOTES.read_text()))
     if write:
         console.print(f"written: {report.PAGE}")
 

@@ -30,9 +30,9 @@ def run(quick: bool) -> Section:
             },
             rounds=3 if quick else 9,
         )
-        for text, one in measured.items():
-            rows.append((f"{count:,}", text, str(one), f"{one.per_second / 1e6:.1f} million"))
-            rates[count, text] = one.per_second
+        for text, result in measured.items():
+            rows.append((f"{count:,}", text, str(result), f"{result.per_second / 1e6:.1f} million"))
+            rates[count, text] = result.per_second
     at_100k = min(rate for (count, _), rate in rates.items() if count == 100_000)
     return Section(
         "Many decisions in one call",

@@ -1,6 +1,6 @@
-"""Limiters that are asked over HTTP, beside the front door: throttlecrab, limitador and envoyproxy/ratelimit.
+"""Limiters with an HTTP API, to compare with the front door: throttlecrab, limitador and envoyproxy/ratelimit.
 
-Each is asked about one client, in the body of a POST, and admits all.
+Each gets requests about one client, in the body of a POST, and admits all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ descriptors:
   - {key: ip, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
 """
 _NO_LIMITADOR = "the registry of crates has no limitador-server"
-"""Looked up in November 2026. A crate that comes to have this name is not run before it has been looked at."""
+"""Looked up in November 2026. A crate that gets this name later is not run before it is reviewed."""
 
 
 class Peer(NamedTuple):
-    """A limiter, its program or why it is not to be had, how it is asked about a client, and what it then answers."""
+    """A limiter, its program or why there is none, its request about a client, and the response that admits it."""
 
     name: str
     program: Path | str
@@ -41,7 +41,7 @@ THROTTLECRAB, LIMITADOR, RATELIMIT = "throttlecrab", "limitador", "envoyproxy/ra
 
 
 def peers() -> dict[str, Peer]:
-    """All of them, by name; those that are not here yet are built, which takes minutes."""
+    """All peers by name; those that are not installed yet are built, which takes minutes."""
     a_client = '{"key": "203.0.113.9", "max_burst": 1000000000, "count_per_period": 1000000000, "period": 3600}'
     an_entry = '{"domain": "bench", "descriptors": [{"entries": [{"key": "ip", "value": "203.0.113.9"}]}]}'
     ratelimit = go_program("ratelimit", "github.com/envoyproxy/ratelimit/src/service_cmd", _RATELIMIT)

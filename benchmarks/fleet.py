@@ -1,4 +1,4 @@
-"""The Redis store: round trips, what a decision costs the server, and what it adds in a process."""
+"""The Redis store: round trips, the cost of a decision on the server, and its overhead in a process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REFUSING = {
     "three token buckets": "1/week bucket; 2000000/day bucket; 3000000/week bucket",
     "three different limits": "1/week bucket; 1000000000/hour fixed; 1000000000/day",
 }
-"""The same, used up by one request."""
+"""The same limits, each exhausted by one request."""
 
 FIVE = "1000000/second; 1000000/minute; 10000000/hour; 10000000/day; 10000000/week"
 ONE_GET_ONE_SET = """
@@ -60,7 +60,7 @@ CONCURRENT = 100
 LOGS = 500
 LOG_ROUND_S = 0.02
 LOG_ROUNDS = 4 * PACKED
-"""Whole times that entries are moved into another field of a log."""
+"""Rounds in which entries are moved into another field of a log a whole number of times."""
 
 LOG_TARGETS = {10: 0.55, 100: 0.45}
 """The share of the rate of one GET and one SET that a log of so many entries has to reach."""
@@ -117,7 +117,7 @@ def _hit(limiter: Limiter) -> Callable[[], object]:
 def commands_sent(port: int, call: Callable[[], object], times: int) -> float:
     """Commands of clients, not of scripts, that one call sends."""
     client: Any = redis.Redis(port=port, protocol=2)
-    seen = 0
+    received = 0
     with client.monitor() as monitor:
         for _ in range(times):
             call()
@@ -126,12 +126,12 @@ def commands_sent(port: int, call: Callable[[], object], times: int) -> float:
             if command["command"].startswith("ECHO the end"):
                 break
             words = command["command"].split(" ", 1)[0].upper()
-            seen += command["client_type"] != "lua" and words not in ("HELLO", "CLIENT", "AUTH", "SELECT")
-    return seen / times
+            received += command["client_type"] != "lua" and words not in ("HELLO", "CLIENT", "AUTH", "SELECT")
+    return received / times
 
 
 def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
-    """Decisions a second of a server that does nothing else, beside the script of one GET and one SET."""
+    """Decisions a second of a saturated server, in comparison with a script of one GET and one SET."""
     client: Any = redis.Redis(port=port)
     baseline = client.script_load(ONE_GET_ONE_SET)
     names = [name for key in range(KEYS) for name in _commands_for("1/second bucket", "b0").names((f"user:{key}",))]
@@ -146,12 +146,12 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
     for _ in range(5 if quick else 41):  # many short ones: a busy machine slows down neighbours in time alike
         client.flushall()
         for name, commands in streams.items():
-            saturate(port, commands, 2 * KEYS)  # each limit is known, or used up, before it is measured
+            saturate(port, commands, 2 * KEYS)  # each limit has a state, or is exhausted, before it is measured
             rates[name].append(saturate(port, commands, calls))
     base = rates["one GET, one SET with PX"]
-    share = {name: median(own / one for own, one in zip(taken, base, strict=True)) for name, taken in rates.items()}
-    for name, taken in rates.items():
-        spread = f"{median(taken):,.0f}/s ({min(taken):,.0f} to {max(taken):,.0f})"
+    share = {name: median(own / one for own, one in zip(samples, base, strict=True)) for name, samples in rates.items()}
+    for name, samples in rates.items():
+        spread = f"{median(samples):,.0f}/s ({min(samples):,.0f} to {max(samples):,.0f})"
         rows.append(("a saturated server", name, spread, f"{share[name]:.2f} of one GET and one SET"))
     three = share["three token buckets"] / share["token bucket"]
     cheaper = min(share[f"{name}, refusing"] / share[name] for name in REFUSING)
@@ -167,10 +167,10 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
 
 
 def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
-    """Sliding window logs that hold so many entries all the time: one leaves as one comes, or all stay and refuse.
+    """Sliding window logs with a constant number of entries: one expires for each new one, or all stay and refuse.
 
-    Each key is asked once in a round, and rounds come at a fixed pace, so a period of so many rounds holds as many
-    entries. A server that waits for the next round has a rate all the same: its calls by the time of its processor.
+    Each key gets one call in a round, and rounds come at a fixed pace, so a period of N rounds holds N entries. A rate
+    is the number of calls by the server's processor time, which does not count the time between rounds.
     """
     client: Any = redis.Redis(port=port)
     baseline = client.script_load(ONE_GET_ONE_SET)
@@ -188,17 +188,17 @@ def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
             if kind:
                 commands = _stream(client, f"{many}/week log", "refusing", LOGS)
             else:
-                stays_us = round((many - 0.5) * LOG_ROUND_S * 1e6)
-                commands = _stream(client, f"1000000/{stays_us} us log", "admitting", LOGS)
+                period_us = round((many - 0.5) * LOG_ROUND_S * 1e6)
+                commands = _stream(client, f"1000000/{period_us} us log", "admitting", LOGS)
             before = _paced(client, port, one, LOG_ROUNDS)
             _paced(client, port, commands, many + PACKED)
             rates[subject].append(_paced(client, port, commands, LOG_ROUNDS))
             held[subject].append(_entries(client))
             shares[subject].append(rates[subject][-1] / median((before, _paced(client, port, one, LOG_ROUNDS))))
     targets = []
-    for (many, kind), taken in rates.items():
+    for (many, kind), samples in rates.items():
         share, entries = median(shares[many, kind]), median(held[many, kind])
-        spread = f"{median(taken):,.0f} ({min(taken):,.0f} to {max(taken):,.0f})"
+        spread = f"{median(samples):,.0f} ({min(samples):,.0f} to {max(samples):,.0f})"
         subject_name = f"sliding window log, {entries:.0f} entries{kind}"
         rows.append(("calls a second of its processor", subject_name, spread, f"{share:.2f} of one GET and one SET"))
         targets.append(
@@ -212,43 +212,43 @@ def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
 
 
 def _paced(client: Any, port: int, commands: Sequence[bytes], rounds: int) -> float:
-    """Calls for each second of its processor of a server that gets all these in every round."""
+    """Calls by the seconds of processor time of a server that gets all commands in every round."""
     writes = [b"".join(commands[start : start + 64]) for start in range(0, len(commands), 64)]
     replies = hiredis.Reader()
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        begin, used_s = time.perf_counter(), _used_s(client)
+        start, used_s = time.perf_counter(), _used_s(client)
         for number in range(rounds):
-            time.sleep(max(0.0, begin + number * LOG_ROUND_S - time.perf_counter()))
+            time.sleep(max(0.0, start + number * LOG_ROUND_S - time.perf_counter()))
             for write in writes:
                 connection.sendall(write)
-            seen = 0
-            while seen < len(commands):
+            received = 0
+            while received < len(commands):
                 replies.feed(connection.recv(1 << 20))
                 while (reply := replies.gets()) is not False:
                     if isinstance(reply, Exception):
                         raise reply
-                    seen += 1
+                    received += 1
         return rounds * len(commands) / (_used_s(client) - used_s)
 
 
 def _used_s(client: Any) -> float:
-    """Seconds of the processor that a server has used."""
+    """The processor time of a server in seconds."""
     used = client.info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def _entries(client: Any) -> float:
-    """How many entries each of some logs still holds."""
-    found = []
+    """The mean number of entries that are not expired, of some logs."""
+    counts = []
     for name in client.scan_iter(match="*user:*", count=LOGS):
         if client.type(name) == b"hash":
             fields = {field.decode(): value for field, value in client.hgetall(name).items()}
-            others = {int(field[3:]): value for field, value in fields.items() if ":" in field}
-            former, entries = read_state("sliding_log", fields["w0"], others)
-            found.append(sum(time > entries[-1][0] - former.period for time, _ in entries))
-            if len(found) == 20:
+            split_fields = {int(field[3:]): value for field, value in fields.items() if ":" in field}
+            former, entries = read_state("sliding_log", fields["w0"], split_fields)
+            counts.append(sum(time > entries[-1][0] - former.period for time, _ in entries))
+            if len(counts) == 20:
                 break
-    return float(sum(found) / len(found))
+    return float(sum(counts) / len(counts))
 
 
 def _commands_for(text: str, prefix: str) -> Commands:
@@ -256,7 +256,7 @@ def _commands_for(text: str, prefix: str) -> Commands:
 
 
 def _stream(client: Any, text: str, prefix: str, keys: int = KEYS) -> list[bytes]:
-    """The calls that decide these limits on each key."""
+    """The commands that decide these limits on each key."""
     limits = _commands_for(text, prefix)
     commands = []
     for key in range(keys):
@@ -273,17 +273,17 @@ def command_of(sha: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> b
 
 
 def saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
-    """Calls a second of a server that gets them in one stream."""
+    """Calls a second of a server that gets the commands in one stream."""
     writes = [b"".join(commands[start : start + 64]) for start in range(0, len(commands) // 64 * 64, 64)]
     with socket.create_connection(("127.0.0.1", port)) as connection:
         total = calls // 64 * 64
 
         def read() -> None:
-            replies, seen = hiredis.Reader(), 0
-            while seen < total:
+            replies, received = hiredis.Reader(), 0
+            while received < total:
                 replies.feed(connection.recv(1 << 20))
                 while replies.gets() is not False:
-                    seen += 1
+                    received += 1
 
         reader = threading.Thread(target=read)
         start = time.perf_counter()
@@ -295,7 +295,7 @@ def saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
 
 
 def _bare(port: int, definitions: Any) -> tuple[str, list[Any]]:
-    """The script of a token bucket as redis-py is to call it: its text, and the arguments of EVALSHA."""
+    """The script of a token bucket for a call by redis-py: its text, and the arguments of EVALSHA."""
     call = next(Commands(definitions, "bare", None).decide(Operation(("bench",), (1,))))
     client: Any = redis.Redis(port=port)
     client.script_load(call.script.text)
@@ -303,7 +303,7 @@ def _bare(port: int, definitions: Any) -> tuple[str, list[Any]]:
 
 
 def _one_call(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
-    """A call from a thread beside redis-py's own."""
+    """The time of a call from a thread, in comparison with redis-py."""
     definitions = name_limits(parse_limits("1000000/hour bucket"), scope="bench", name="bench")
     _, arguments = _bare(port, definitions)
     client: Any = redis.Redis(port=port, protocol=2)
@@ -333,7 +333,7 @@ def _one_call(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
 
 
 def _joined(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
-    """Decisions a second of one event loop with 100 callers, beside redis-py's under the same."""
+    """Decisions a second of one event loop with 100 callers, in comparison with redis-py."""
     definitions = name_limits(parse_limits("1000000000/hour bucket"), scope="bench", name="bench")
     _, arguments = _bare(port, definitions)
     each = 20 if quick else 100
@@ -362,9 +362,9 @@ def _joined(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
 
     rates = asyncio.run(measure())
     base = rates["redis-py, EVALSHA"]
-    ratios = {name: median(a / b for a, b in zip(taken, base, strict=True)) for name, taken in rates.items()}
-    for name, taken in rates.items():
-        spread = f"{median(taken):,.0f}/s ({min(taken):,.0f} to {max(taken):,.0f})"
+    ratios = {name: median(a / b for a, b in zip(samples, base, strict=True)) for name, samples in rates.items()}
+    for name, samples in rates.items():
+        spread = f"{median(samples):,.0f}/s ({min(samples):,.0f} to {max(samples):,.0f})"
         rows.append(("100 concurrent callers, one event loop", name, spread, f"{ratios[name]:.1f} times redis-py"))
     return Target(
         "one event loop does at least 3 times the decisions of redis-py calling the same script",
@@ -374,42 +374,42 @@ def _joined(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
 
 
 def _latency(rows: list[tuple[str, ...]], port: int, quick: bool) -> None:
-    """What a decision takes at 5,000 a second from one process, beside a PING at the same rate."""
+    """The latency of decisions at 5,000 a second from one process, in comparison with a PING at the same rate."""
     definitions = name_limits(parse_limits("1000000000/hour bucket"), scope="bench", name="bench")
 
     async def at_rate(ask: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
-        taken: list[float] = []
+        samples: list[float] = []
 
         async def one() -> None:
             start = time.perf_counter()
             await ask()
-            taken.append(time.perf_counter() - start)
+            samples.append(time.perf_counter() - start)
 
-        begin, tasks = time.perf_counter(), set()
+        start, tasks = time.perf_counter(), set()
         for number in range(int(RATE * seconds)):
-            while time.perf_counter() - begin < number / RATE:  # noqa: ASYNC110 - a timer is too coarse
+            while time.perf_counter() - start < number / RATE:  # noqa: ASYNC110 - a timer is too coarse
                 await asyncio.sleep(0)
             task = asyncio.create_task(one())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
-        return taken
+        return samples
 
     async def measure() -> dict[str, list[float]]:
         store = RedisStore(f"redis://127.0.0.1:{port}?timeout=30s")
         bound = store.bind_async(definitions)
         await bound.hit("bench")
-        taken: dict[str, list[float]] = {"a PING on the same connection": [], "headgate": []}
+        samples: dict[str, list[float]] = {"a PING on the same connection": [], "headgate": []}
         for _ in range(2 if quick else 5):
-            taken["a PING on the same connection"] += await at_rate(store.ping_async, 0.3 if quick else 1)
-            taken["headgate"] += await at_rate(lambda: bound.hit("bench"), 0.3 if quick else 1)
+            samples["a PING on the same connection"] += await at_rate(store.ping_async, 0.3 if quick else 1)
+            samples["headgate"] += await at_rate(lambda: bound.hit("bench"), 0.3 if quick else 1)
         await store.aclose()
-        return taken
+        return samples
 
     measured = asyncio.run(measure())
     base: list[float] = []
-    for name, taken in measured.items():
-        hundredths = quantiles(taken, n=100)
+    for name, samples in measured.items():
+        hundredths = quantiles(samples, n=100)
         middle, high = hundredths[49], hundredths[98]
         base = base or [middle, high]
         compared = f"{(middle - base[0]) * 1e6:+.0f} and {(high - base[1]) * 1e6:+.0f} us"

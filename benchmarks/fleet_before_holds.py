@@ -1,4 +1,4 @@
-"""What a hit pays for holds that it does not use: the scripts of before holds and those of today, in turns."""
+"""The cost of holds for a hit that uses none: the scripts before there were holds and those of today, in turns."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ BEFORE = "41101afad84ea3c0cbbdecd8051780c08d2a950f"
 
 KEYS, CALLS = 128, 512
 MOST = 1.02
-_TELL_CALLS = """
+_PRINT_CALLS = """
 import json, sys
 from headgate.decision import name_limits
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.stores.redis.commands import Commands
 texts, keys, prefix = json.load(sys.stdin)
-told = []
+scripts = []
 for text in texts:
     limits, calls = Commands(name_limits(parse_limits(text), scope="bench", name="bench"), prefix, None), []
     for key in range(keys):
         call = next(limits.decide(Operation((f"user:{key}",), (1,))))
         calls.append([[word.hex() for word in words] for words in (call.keys, call.arguments)])
-    told.append([call.script.text, calls])
-json.dump(told, sys.stdout)
+    scripts.append([call.script.text, calls])
+json.dump(scripts, sys.stdout)
 """
 """Run by either version: the script of each text of limits, and the keys and arguments of a hit of each key."""
 
@@ -50,7 +50,7 @@ def run(quick: bool) -> Section:
         if program("redis-server") and program("valgrind") and _unpacked(Path(folder)):
             subjects = {**ADMITTING, **{f"{name}, refusing": text for name, text in REFUSING.items()}}
             with counted_redis(Path(folder)) as server:
-                for name, (before, today) in _counted(server, Path(folder), subjects, rounds).items():
+                for name, (before, today) in _count_instructions(server, Path(folder), subjects, rounds).items():
                     ratio = today / before
                     rows.append((name, f"{before:,.0f}", f"{today:,.0f}", f"{ratio:.3f}"))
                     asked = f"{name}: a hit takes at most 2 % more of the server than before holds"
@@ -66,14 +66,14 @@ def run(quick: bool) -> Section:
 
 
 def _unpacked(folder: Path) -> bool:
-    """Whether the package of before holds is in a folder now: not without the repository's history."""
+    """Unpack the package from before holds into a folder; False without the repository's history."""
     archive = subprocess.run(["git", "archive", BEFORE, "src"], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode == 0:
         subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
     return archive.returncode == 0
 
 
-def _counted(
+def _count_instructions(
     server: CountedRedis, folder: Path, subjects: dict[str, str], rounds: int
 ) -> dict[str, tuple[float, float]]:
     """The instructions of a hit of each subject: (before, today), the medians of all rounds."""
@@ -81,24 +81,24 @@ def _counted(
     texts = list(subjects.values())
     sources = (folder, "before"), (ROOT, "today")
     streams = list(zip(*(_streams(client, texts, source, prefix) for source, prefix in sources), strict=True))
-    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in subjects]
+    samples: list[tuple[list[float], list[float]]] = [([], []) for _ in subjects]
     for pair in streams:
         for stream in pair:  # each limit is known, or used up
             saturate(server.port, stream, 2 * len(stream))
     for _ in range(rounds):
-        for own, pair in zip(taken, streams, strict=True):
+        for times, pair in zip(samples, streams, strict=True):
             for which in (0, 1):
                 server.instructions()
                 saturate(server.port, pair[which], CALLS)
-                own[which].append(server.instructions() / CALLS)
-    return {name: (median(own[0]), median(own[1])) for name, own in zip(subjects, taken, strict=True)}
+                times[which].append(server.instructions() / CALLS)
+    return {name: (median(times[0]), median(times[1])) for name, times in zip(subjects, samples, strict=True)}
 
 
 def _streams(client: Any, texts: list[str], source: Path, prefix: str) -> list[list[bytes]]:
-    """The hits of each text of limits on each key, as a version of the package asks them."""
+    """The commands of hits of each text of limits on each key, as a version of the package sends them."""
     environment = {**os.environ, "PYTHONPATH": str(source / "src"), "HEADGATE_CORE": "python"}
-    told = subprocess.run(
-        [sys.executable, "-c", _TELL_CALLS],
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINT_CALLS],
         input=json.dumps([texts, KEYS, prefix]),
         env=environment,
         capture_output=True,
@@ -106,7 +106,7 @@ def _streams(client: Any, texts: list[str], source: Path, prefix: str) -> list[l
         check=True,
     )
     streams = []
-    for script, calls in json.loads(told.stdout):
+    for script, calls in json.loads(done.stdout):
         sha = client.script_load(script)
         stream = [command_of(sha, *([bytes.fromhex(word) for word in words] for words in call)) for call in calls]
         random.Random(1).shuffle(stream)

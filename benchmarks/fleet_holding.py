@@ -1,4 +1,4 @@
-"""Holds on Redis: a reserve and its commit against a hit in the same run, and against how many holds are open."""
+"""Holds on Redis: a reserve and its commit in comparison with a hit, and with few and many open holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HITS = {
     "places in flight": TEXTS["token bucket"],
     "token bucket and places": f"{MANY}/hour bucket; {MANY}/day bucket",
 }
-"""What is hit beside each: as many limits of the same kinds, token buckets for places, which cannot be hit."""
+"""The limits of the hit to compare with: as many of the same kinds, token buckets for places, which cannot be hit."""
 
 
 def hits(limiter: Limiter) -> Timed:
@@ -44,18 +44,18 @@ def hold(limiter: Limiter) -> None:
 
 
 def settling(limiter: Limiter, opened: int) -> Timed:
-    """A commit of one of the holds that were made as many before as after it; so many are open all the time."""
+    """The time of a commit of a random one of `opened` holds; a new hold replaces each, so the number is constant."""
     random, ids = Random(7), [limiter.reserve("user:43", lease=86_400).id for _ in range(opened)]
 
     def timed() -> float:
-        taken = []
+        times_ns = []
         for _ in range(SETTLED):
-            place = random.randrange(len(ids))
+            index = random.randrange(len(ids))
             start = time.perf_counter_ns()
-            limiter.commit(ids[place], 0)
-            taken.append(time.perf_counter_ns() - start)
-            ids[place] = limiter.reserve("user:43", lease=86_400).id
-        return sorted(taken)[SETTLED // 2]
+            limiter.commit(ids[index], 0)
+            times_ns.append(time.perf_counter_ns() - start)
+            ids[index] = limiter.reserve("user:43", lease=86_400).id
+        return sorted(times_ns)[SETTLED // 2]
 
     return timed
 
@@ -72,7 +72,7 @@ def run(quick: bool) -> Section:
                 hitting = Limiter(HITS[name], store=store, name=f"hits-{number}")
                 holder = Limiter(text, store=store, name=f"holds-{number}")
                 holding = partial(hold, holder)
-                # Short turns: what else the machine does disturbs both alike, and their ratio little.
+                # Short turns: other load on the machine disturbs both alike, and hardly changes their ratio.
                 measured = in_turns({"hit": hits(hitting), "hold": _median_of(holding)}, short_rounds)
                 timed: dict[str, Timed] = {}
                 for opened in OPEN:
@@ -99,11 +99,11 @@ def run(quick: bool) -> Section:
 
 def _median_of(call: Callable[[], object]) -> Timed:
     def timed() -> float:
-        taken = []
+        times_ns = []
         for _ in range(CALLS):
             start = time.perf_counter_ns()
             call()
-            taken.append(time.perf_counter_ns() - start)
-        return sorted(taken)[CALLS // 2]
+            times_ns.append(time.perf_counter_ns() - start)
+        return sorted(times_ns)[CALLS // 2]
 
     return timed

@@ -1,6 +1,6 @@
-"""The front door: checks a processor second, beside the Python service, other limiters, and an nginx that answers.
+"""The front door: checks per processor second, compared with the Python service, other limiters, and nginx.
 
-The service as it was before there was a native gate is what the door's targets were set by.
+The door's targets are relative to the service as it was before there was a native gate.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TIMES_ONE_CORE = 1.8
 
 
 class Subject(NamedTuple):
-    """A server, what it is asked, and by how many clients; 0 are one, whom no field names."""
+    """A server, the request that it gets, and the number of clients that send it; 0 for one that no field names."""
 
     server: str
     path: str
@@ -96,13 +96,13 @@ _SUBJECTS_BEFORE = {
     f"Python at {BEFORE[:7]} on Redis: GET /check": _PYTHON_ON_REDIS_BEFORE,
 }
 _DOORS = ("door, 1 thread", "door, 2 threads")
-_ON_TWO_CORES = {
+_TWO_CORE_COMPARISONS = {
     "": (_DOOR, _DOORS),
     "one key": (_DOOR_ONE_KEY, _DOORS),
     "not pinned": (_DOOR, ("door, 1 thread", "door, 2 threads, not pinned")),
     "nginx": (_NGINX_ANSWERS, ("nginx", "nginx, 2 workers")),
 }
-"""What is asked, and of which servers: on one core, and on two."""
+"""The request, and the servers that get it: on one core, and on two."""
 
 _TEXT = (
     "`headgate serve` with a policy of one rule, asked by Python alone (`--threads 0`) and behind the native "
@@ -127,17 +127,17 @@ _TEXT = (
 def run(quick: bool) -> Section:
     """Load the servers in turns, each on the first core, or on two where it has two threads."""
     seconds, sets, turns = (0.2, 1, 2) if quick else (0.4, 3, 7)
-    found = peers()
-    peers_here = {name: peer for name, peer in found.items() if isinstance(peer.program, Path)}
+    all_peers = peers()
+    available = {name: peer for name, peer in all_peers.items() if isinstance(peer.program, Path)}
     earlier = headgate_of(BEFORE)
-    subjects = _SUBJECTS | {_question(peer): _subject(peer) for peer in peers_here.values()}
+    subjects = _SUBJECTS | {_row_name(peer): _subject(peer) for peer in available.values()}
     if isinstance(earlier, Path):
         subjects |= _SUBJECTS_BEFORE
     per_second: dict[Subject, list[float]] = {subject: [] for subject in subjects.values()}
-    scaled: dict[str, list[Scaled]] = {name: [] for name in _ON_TWO_CORES}
+    scaled: dict[str, list[Scaled]] = {name: [] for name in _TWO_CORE_COMPARISONS}
     for _ in range(sets):
         with ExitStack() as stack:
-            servers = _served(stack, earlier if isinstance(earlier, Path) else None, peers_here)
+            servers = _served(stack, earlier if isinstance(earlier, Path) else None, available)
             for turn in range(turns + 1):
                 for subject, measured in per_second.items():
                     pid, url = servers[subject.server]
@@ -149,10 +149,10 @@ def run(quick: bool) -> Section:
                     if turn:  # the first warms up
                         measured.append(load.requests / (processor_seconds(pid) - before))
                 for name, ratios in scaled.items():
-                    subject, servers_asked = _ON_TWO_CORES[name]
+                    subject, server_names = _TWO_CORE_COMPARISONS[name]
                     one, two = (
                         _loaded_from_its_cores(servers[server], subject, _CORES[:count], seconds)
-                        for count, server in enumerate(servers_asked, 1)
+                        for count, server in enumerate(server_names, 1)
                     )
                     if turn:
                         ratios.append(Scaled(two.requests / one.requests, 2 * two.per_second / one.per_second))
@@ -165,12 +165,12 @@ def run(quick: bool) -> Section:
         rows.append((name, f"{median(measured):,.0f} ({min(measured):,.0f} to {max(measured):,.0f})"))
     if not isinstance(earlier, Path):
         rows.append((f"Python at {BEFORE[:7]}", f"not measured: {earlier}"))
-    rows += [(peer.name, f"not measured: {peer.program}") for peer in found.values() if peer.name not in peers_here]
+    rows += [(peer.name, f"not measured: {peer.program}") for peer in all_peers.values() if peer.name not in available]
     return Section("The front door", _TEXT, ("server and question", "checks a processor second"), rows,
-                   _targets(per_second, scaled, found[RATELIMIT]))  # fmt: skip
+                   _targets(per_second, scaled, all_peers[RATELIMIT]))  # fmt: skip
 
 
-def _served(stack: ExitStack, earlier: Path | None, peers_here: dict[str, Peer]) -> dict[str, tuple[int, str]]:
+def _served(stack: ExitStack, earlier: Path | None, available: dict[str, Peer]) -> dict[str, tuple[int, str]]:
     """(process, URL) of each server; all end with the stack."""
     redis_port = stack.enter_context(redis_server())
     on_redis = f"redis://127.0.0.1:{redis_port}/0"
@@ -187,7 +187,7 @@ def _served(stack: ExitStack, earlier: Path | None, peers_here: dict[str, Peer])
     if earlier is not None:
         servers["Python before"] = stack.enter_context(_service(None, python=str(earlier)))
         servers["Python on Redis before"] = stack.enter_context(_service(None, on_redis, python=str(earlier)))
-    for name, peer in peers_here.items():
+    for name, peer in available.items():
         servers[name] = stack.enter_context(peer_running(peer, _CORES[0], redis_port))
     return servers
 
@@ -198,20 +198,20 @@ def _targets(
     def ratio(one: Subject, other: Subject) -> float:
         return median(mine / its for mine, its in zip(per_second[one], per_second[other], strict=True))
 
-    def times(asked: str, door: Subject, before: Subject, today: Subject, least: float) -> Target:
-        """The door beside the Python service of then; beside that of today without a target."""
+    def times(requirement: str, door: Subject, before: Subject, today: Subject, least: float) -> Target:
+        """The door in comparison with the former Python service; with that of today without a target."""
         if before not in per_second:
-            return Target(asked, f"not measured: {ratio(door, today):.1f} times Python of today", False)
-        told = f"{ratio(door, before):.1f} ({ratio(door, today):.1f} times Python of today)"
-        return Target(asked, told, ratio(door, before) >= least)
+            return Target(requirement, f"not measured: {ratio(door, today):.1f} times Python of today", False)
+        measured = f"{ratio(door, before):.1f} ({ratio(door, today):.1f} times Python of today)"
+        return Target(requirement, measured, ratio(door, before) >= least)
 
     def on_two(measure: Callable[[Scaled], float]) -> tuple[str, bool]:
         door, one_key, not_pinned, nginx = (median(map(measure, ratios)) for ratios in scaled.values())
-        told = f"{door:.2f}, on one key {one_key:.2f} (not pinned: {not_pinned:.2f}; two workers of nginx: {nginx:.2f})"
-        return told, min(door, one_key) >= _TIMES_ONE_CORE
+        text = f"{door:.2f}, on one key {one_key:.2f} (not pinned: {not_pinned:.2f}; two workers of nginx: {nginx:.2f})"
+        return text, min(door, one_key) >= _TIMES_ONE_CORE
 
     peer = _subject(ratelimit)
-    beside = ratio(_DOOR_BODY, peer) if peer in per_second else None
+    ratelimit_ratio = ratio(_DOOR_BODY, peer) if peer in per_second else None
     return [
         times(
             f"the front door decides at least {_TIMES_PYTHON} times as many checks a processor second as Python did",
@@ -241,8 +241,8 @@ def _targets(
         ),
         Target(
             f"with a body and in memory, at least {_TIMES_RATELIMIT} times as many as envoyproxy/ratelimit over HTTP",
-            "not measured" if beside is None else f"{beside:.1f}",
-            beside is not None and beside >= _TIMES_RATELIMIT,
+            "not measured" if ratelimit_ratio is None else f"{ratelimit_ratio:.1f}",
+            ratelimit_ratio is not None and ratelimit_ratio >= _TIMES_RATELIMIT,
         ),
         Target(
             f"on two cores it answers at least {_TIMES_ONE_CORE} times as many checks as on one, on one key too",
@@ -255,7 +255,7 @@ def _targets(
     ]
 
 
-def _question(peer: Peer) -> str:
+def _row_name(peer: Peer) -> str:
     return f"{peer.name}: POST {peer.path}"
 
 
@@ -264,21 +264,21 @@ def _subject(peer: Peer) -> Subject:
 
 
 class Loaded(NamedTuple):
-    """What a server answered, and how much of that in a processor second that it had."""
+    """The number of answered requests of a server, in total and per second of its processor time."""
 
     requests: int
     per_second: float
 
 
 class Scaled(NamedTuple):
-    """Two cores over one: by what is answered in the same time, and by what a processor second gives, times two."""
+    """Two cores over one: by requests answered in the same time, and by twice the requests per processor second."""
 
     answered: float
     by_processor: float
 
 
 def _loaded_from_its_cores(server: tuple[int, str], subject: Subject, cores: Sequence[int], seconds: float) -> Loaded:
-    """What a server answers in a time that it shares its cores with the load."""
+    """The load that a server answers while it shares its cores with the clients."""
     pid, url = server
     before = processor_seconds(pid)
     urls = [url + subject.path] * len(cores)
@@ -293,22 +293,22 @@ def _service(
 ) -> Iterator[tuple[int, str]]:
     """The process and the address of a service, on the first core if it has one thread; its store is memory or this.
 
-    `threads` is None for one that knows of none; `pinned` has each stay on a core.
+    `threads` is None for a version without that option; with `pinned` each thread stays on a core.
     """
-    where = ",".join(str(core) for core in _CORES[: max(1, threads or 0)])
+    core_list = ",".join(str(core) for core in _CORES[: max(1, threads or 0)])
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder, "policy.yaml")
         policy.write_text(_POLICY)
-        command = [program("taskset") or "taskset", "-c", where, python, "-m", "headgate", "serve"]
+        command = [program("taskset") or "taskset", "-c", core_list, python, "-m", "headgate", "serve"]
         command += [str(policy), "--port", "0", *([] if threads is None else ["--threads", str(threads)])]
         command += ["--pin-threads"] if pinned else []
         command += ["--store", store] if store else []
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
-                told = next((found for line in process.stderr if (found := re.search(r"on (http://\S+),", line))), None)
-                assert told
-                yield process.pid, told[1]
+                address = next((hit for text in process.stderr if (hit := re.search(r"on (http://\S+),", text))), None)
+                assert address
+                yield process.pid, address[1]
             finally:
                 process.terminate()
 
@@ -316,19 +316,19 @@ def _service(
 @contextmanager
 def _nginx(workers: int) -> Iterator[tuple[int, str]]:
     port = free_port()
-    where = ",".join(str(core) for core in _CORES[:workers])
+    core_list = ",".join(str(core) for core in _CORES[:workers])
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "nginx.conf")
         configuration.write_text(_NGINX.format(folder=folder, port=port, workers=workers))
-        command = [program("taskset") or "taskset", "-c", where, program("nginx") or "nginx"]
+        command = [program("taskset") or "taskset", "-c", core_list, program("nginx") or "nginx"]
         with running([*command, "-p", folder, "-c", str(configuration)], port) as process:
             yield process.pid, f"http://127.0.0.1:{port}"
 
 
 def _verify(url: str, subject: Subject) -> None:
-    """See that the front door decides, and leaves nothing to Python."""
-    answer = httpx.request("POST" if subject.body else "GET", url + subject.path, content=subject.body)
-    shown = httpx.get(f"{url}/metrics").text
-    left = re.search(r"^headgate_checks_left_to_python_total (\S+)", shown, re.MULTILINE)
-    if answer.status_code != 200 or left is None or float(left[1]) > 0:
-        raise RuntimeError(f"{subject}: {answer.status_code}, left to Python: {left and left[1]}")
+    """Check that the front door decides, and leaves no request to Python."""
+    response = httpx.request("POST" if subject.body else "GET", url + subject.path, content=subject.body)
+    metrics = httpx.get(f"{url}/metrics").text
+    left_to_python = re.search(r"^headgate_checks_left_to_python_total (\S+)", metrics, re.MULTILINE)
+    if response.status_code != 200 or left_to_python is None or float(left_to_python[1]) > 0:
+        raise RuntimeError(f"{subject}: {response.status_code}, left to Python: {left_to_python and left_to_python[1]}")

@@ -1,4 +1,4 @@
-"""A policy of which three rules match, judged by a gate: paths that were seen before, and paths never seen."""
+"""A gate with a policy of which three rules match: requests for paths that were seen before, and for new ones."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def policy_of(rules: int) -> dict[str, Any]:
     }
 
 
-class NeverSeen:
-    """Requests for paths that no gate has seen, made before they are judged."""
+class UnseenPaths:
+    """Requests for paths that the gate has not seen, made before they are decided."""
 
     def __init__(self, rules: int) -> None:
         self._hit = Gate(policy_of(rules)).hit
@@ -39,22 +39,22 @@ class NeverSeen:
         self._requests: list[Request] = []
 
     def __call__(self) -> float:
-        """Judge as many as in a round, and return the nanoseconds that one took."""
+        """Decide the requests of one round; return the nanoseconds of one."""
         self._requests = [
             Request("GET", f"/api/items/{next(self._numbers)}?page=1", headers=HEADERS, client_ip=f"203.0.113.{number}")
             for number in range(200)
             for _ in range(CALLS // 200)
         ]
-        return timed_loop(self._judge, CALLS)()
+        return timed_loop(self._decide, CALLS)()
 
-    def _judge(self) -> None:
+    def _decide(self) -> None:
         hit = self._hit
         for request in self._requests:
             hit(request)
 
 
 def run(quick: bool) -> Section:
-    """Measure a gate with requests at hand, and with requests that are made for it."""
+    """Measure a gate with requests that exist already, and with requests that are made for each decision."""
     gate = Gate(policy_of(10))
     requests = [
         Request("GET", f"/api/items/{number}?page=1", headers=HEADERS, client_ip=f"203.0.113.{number % 200}")
@@ -62,29 +62,29 @@ def run(quick: bool) -> Section:
     ]
     assert len(gate.hit(requests[0]).limits) == 3
 
-    def judge() -> None:
+    def decide() -> None:
         hit = gate.hit
         for _ in range(CALLS // len(requests)):
             for request in requests:
                 hit(request)
 
-    def make_and_judge() -> None:
+    def make_and_decide() -> None:
         hit = gate.hit
         for _ in range(CALLS):
             hit(Request("GET", "/api/items/7", headers=HEADERS, client_ip="203.0.113.9"))
 
     measured = in_turns(
         {
-            "the request is at hand": timed_loop(judge, CALLS),
-            "the request is made first": timed_loop(make_and_judge, CALLS),
-            "paths never seen": NeverSeen(10),
-            "paths never seen, 200 rules": NeverSeen(200),
+            "the request is at hand": timed_loop(decide, CALLS),
+            "the request is made first": timed_loop(make_and_decide, CALLS),
+            "paths never seen": UnseenPaths(10),
+            "paths never seen, 200 rules": UnseenPaths(200),
         },
         rounds=3 if quick else 9,
     )
-    at_hand, never_seen = measured["the request is at hand"], measured["paths never seen"]
-    ratio = never_seen.median_ns / at_hand.median_ns
-    large = measured["paths never seen, 200 rules"].median_ns / never_seen.median_ns
+    at_hand, unseen = measured["the request is at hand"], measured["paths never seen"]
+    ratio = unseen.median_ns / at_hand.median_ns
+    large = measured["paths never seen, 200 rules"].median_ns / unseen.median_ns
     return Section(
         "A policy",
         "`gate.hit(request)` with ten rules of which three match, each counted by another identity; 500 different "

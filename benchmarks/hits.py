@@ -100,14 +100,14 @@ def run(quick: bool) -> Section:
         for keys in (ONE_KEY, many):
             kinds = len(set(keys))
             measured = in_turns(subjects_of(algorithm, keys), rounds=3 if quick else 9)
-            own = measured["headgate"]
-            slowest_hit_ns = max(slowest_hit_ns, own.median_ns if kinds == 1 else 0)
+            ours = measured["headgate"]
+            slowest_hit_ns = max(slowest_hit_ns, ours.median_ns if kinds == 1 else 0)
             peers = {name: one for name, one in measured.items() if "headgate" not in name and name != "dict.get"}
-            ratios[algorithm, kinds] = min(one.median_ns for one in peers.values()) / own.median_ns
+            ratios[algorithm, kinds] = min(one.median_ns for one in peers.values()) / ours.median_ns
             for name, one in measured.items():
-                rows.append((algorithm, f"{kinds:,}", name, str(one), f"{one.median_ns / own.median_ns:.1f}"))
+                rows.append((algorithm, f"{kinds:,}", name, str(one), f"{one.median_ns / ours.median_ns:.1f}"))
     least = min(ratios, key=lambda name: ratios[name])
-    others = {name: ratio for name, ratio in ratios.items() if name[0] != "leaky bucket"}
+    without_leaky = {name: ratio for name, ratio in ratios.items() if name[0] != "leaky bucket"}
     return Section(
         "A decision",
         "`limiter.hit(key)` with the whole decision: the time of one call, and how many times as long as Headgate's "
@@ -121,7 +121,7 @@ def run(quick: bool) -> Section:
             Target(
                 "at least 10 times as fast as the fastest of these for the same algorithm",
                 f"{ratios[least]:.1f} times in the worst case ({least[0]}, {least[1]:,} keys); "
-                f"without aiolimiter's algorithm {min(others.values()):.1f}",
+                f"without aiolimiter's algorithm {min(without_leaky.values()):.1f}",
                 ratios[least] >= 10,
             ),
             Target(

@@ -1,4 +1,4 @@
-"""Holds: `reserve` and its `commit` against a hit in the same run, and against how many holds of the key are open."""
+"""Holds: `reserve` and `commit` in comparison with a hit, and with few and many open holds of the key."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Stores:
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind = kind
         self._folder = folder
-        self._made = 0
+        self._count = 0
 
     def store(self, max_holds: int) -> Store:
-        """One that remembers so many holds."""
-        self._made += 1
+        """A new store for so many holds."""
+        self._count += 1
         if self._kind == "zone":
-            return SharedStore(self._folder / f"zone-{self._made}", size=64 << 20, max_holds=max_holds)
+            return SharedStore(self._folder / f"zone-{self._count}", size=64 << 20, max_holds=max_holds)
         return MemoryStore(core=self._kind, max_holds=max_holds)  # type: ignore[arg-type]
 
 
@@ -49,7 +49,7 @@ def hits(stores: Stores, text: str) -> Timed:
 
 
 def holds(stores: Stores, text: str) -> Timed:
-    """Units are held and settled, of one key; the store remembers as many as in a busy hour."""
+    """The time to hold and settle units of one key, in a store with as many holds as in a busy hour."""
     limiter = Limiter(text, store=stores.store(4 * CALLS))
 
     def work() -> None:
@@ -60,25 +60,25 @@ def holds(stores: Stores, text: str) -> Timed:
 
 
 def settling(stores: Stores, text: str, opened: int) -> Timed:
-    """As `holds`, by ids, of a key of which so many others are open."""
+    """The time of a commit by id, on a key of which `opened` other holds are open."""
     limiter = Limiter(text, store=stores.store(opened + 4 * CALLS))
     for _ in range(opened):
         limiter.reserve("user:42", 1, lease=86_400)
 
     def timed() -> float:
-        taken = 0
+        elapsed_ns = 0
         for number in range(CALLS):
-            whole_id = limiter.reserve("user:42", 9, lease=1 + number % 3600).id
+            hold_id = limiter.reserve("user:42", 9, lease=1 + number % 3600).id
             start = time.perf_counter_ns()
-            limiter.commit(whole_id, 4)
-            taken += time.perf_counter_ns() - start
-        return taken / CALLS
+            limiter.commit(hold_id, 4)
+            elapsed_ns += time.perf_counter_ns() - start
+        return elapsed_ns / CALLS
 
     return timed
 
 
 def run(quick: bool) -> Section:
-    """Measure all kinds of limits on the stores that are here."""
+    """Measure all kinds of limits on the stores that are available."""
     rounds = 3 if quick else 9
     kinds = ("native", "zone", "python") if cores.native is not None else ("python",)
     rows, targets = [], []
@@ -108,7 +108,7 @@ def run(quick: bool) -> Section:
     )
 
 
-def at_most(what: str, measured: Measured, by: Measured, most: float) -> Target:
-    """A target: one thing takes at most so many times as long as another."""
+def at_most(subject: str, measured: Measured, by: Measured, most: float) -> Target:
+    """The target that one subject takes at most `most` times as long as another."""
     ratio = measured.median_ns / by.median_ns
-    return Target(f"{what} takes at most {most} times", f"{ratio:.2f} times", ratio <= most)
+    return Target(f"{subject} takes at most {most} times", f"{ratio:.2f} times", ratio <= most)

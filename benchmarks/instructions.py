@@ -1,4 +1,4 @@
-"""Instructions of the native hot path, counted by callgrind: the same on every machine, however busy."""
+"""Instructions of the native hot path, counted by callgrind: the counts do not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST = {
     "three_limits": 1750,
     "new_keys": 2420,
 }
-"""What one decision may take: a little above what it takes. A change that needs more says why, here."""
+"""The most instructions of one decision: a little more than it takes. A change that needs more says why here."""
 
 MOST_HELD = {
     "fixed_window": 1430,
@@ -33,7 +33,7 @@ MOST_HELD = {
     "places": 1960,
     "ten_limits": 36200,
 }
-"""What a hold and its settling may take, in a table in which each new hold takes the place of a settled one."""
+"""The most instructions of a hold and its settling, in a table in which each new hold replaces a settled one."""
 
 MOST_OF_GATE = {
     "ten_rules": 4050,
@@ -41,23 +41,23 @@ MOST_OF_GATE = {
     "new_paths": 4050,
     "strange_paths": 10000,
 }
-"""What a gate may take whose policy has three rules for each request: to find these, to hash their keys, to decide."""
+"""The most instructions of a gate with three rules for each request: to find these, to hash their keys, to decide."""
 
 PROGRAMS = (
     ("core", "hot_path", MOST, "", ()),
     ("core", "held_path", MOST_HELD, "hold and settle: ", ("memory", "10000")),
     ("policy", "gate_path", MOST_OF_GATE, "gate: ", ()),
 )
-"""The programs that are counted: of which crate and what, and with which further arguments."""
+"""The programs: (crate, example, bounds, label of the rows, further arguments)."""
 
 
 def count(path: Path, kind: str, decisions: int, folder: Path, more: Sequence[str]) -> int:
-    """All instructions of a run."""
+    """The number of instructions of a run."""
     out = folder / "callgrind.out"
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", str(path), kind, str(decisions), *more]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    match = re.search(r"Collected : (\d+)", told.stderr)
-    assert match, told.stderr
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    match = re.search(r"Collected : (\d+)", done.stderr)
+    assert match, done.stderr
     return int(match[1])
 
 
@@ -72,21 +72,21 @@ def run(quick: bool) -> Section:
     if not (shutil.which("valgrind") and shutil.which("cargo")):
         return Section("Instructions", text + " Not counted: valgrind or cargo is not at hand.", columns, [])
     rows = []
-    held = True
+    is_met = True
     with tempfile.TemporaryDirectory() as folder:
-        for crate, name, most_of, of_what, arguments in PROGRAMS:
+        for crate, name, most_of, label, arguments in PROGRAMS:
             program = built(crate, name)
             for kind, most in most_of.items():
                 more, fewer = (count(program, kind, share * DECISIONS, Path(folder), arguments) for share in (2, 1))
                 each = (more - fewer) / DECISIONS
-                held &= each <= most
-                rows.append((of_what + kind.replace("_", " "), f"{each:,.0f}", f"{most:,}"))
+                is_met &= each <= most
+                rows.append((label + kind.replace("_", " "), f"{each:,.0f}", f"{most:,}"))
     return Section(
         "Instructions",
         text,
         columns,
         rows,
-        (Target("no decision takes more instructions than its bound", "see the table", held),),
+        (Target("no decision takes more instructions than its bound", "see the table", is_met),),
     )
 
 

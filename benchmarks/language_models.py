@@ -1,4 +1,4 @@
-"""Calls of language models: what holding and settling one costs, and counting its input."""
+"""Calls of language models: the cost of holding and settling one, and of counting its input."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def run(quick: bool) -> Section:
     calls, rounds = (300, 3) if quick else (3000, 9)
     text = (ROOT / "README.md").read_text() * 2
     messages = _messages(text)
-    engine = encoding_of("o200k_base")  # the same that ours asks: two would lie differently in memory
+    engine = encoding_of("o200k_base")  # the same object that ours uses: two would be at different places in memory
     subjects: dict[str, Timed] = {
         "ten limits": _holding(TEN_LIMITS, calls),
         "two limits, asyncio": _holding_async(TWO_LIMITS, calls),
         "a hit of one limit": _hitting(calls),
     }
     countings: dict[str, Timed] = {
-        "count": _counting(_count_anew, [text]),
+        "count": _counting(_count_uncached, [text]),
         "tiktoken": _counting(engine.encode_ordinary, [text]),
         "count messages": _counting(lambda message: count_text(message, "gpt-4o"), messages),
         "tiktoken on messages": _counting(engine.encode_ordinary, messages),
@@ -66,7 +66,7 @@ def run(quick: bool) -> Section:
     if peer is not None:
         subjects["token-throttle"] = lambda: _peer_ns(peer, calls // 10)
     measured = in_turns(subjects, rounds)
-    # Apart: what comes after other work finds its vocabulary out of the caches. Often: they differ by a few percent.
+    # Separately: after other work the vocabulary is not in the caches. Often: they differ by a few percent.
     measured |= in_turns(countings, 5 * rounds)
     trips = _trips()
     ten, ours, hit = (
@@ -76,7 +76,7 @@ def run(quick: bool) -> Section:
     of_messages = measured["count messages"].median_ns / measured["tiktoken on messages"].median_ns
     rows = [
         ["hold and settle, ten limits, memory", f"{ten:.1f} us", f"{ten / hit:.0f} hits of one limit"],
-        ["hold and settle, two limits, memory, asyncio", f"{ours:.1f} us", _beside(measured, ours)],
+        ["hold and settle, two limits, memory, asyncio", f"{ours:.1f} us", _compared(measured, ours)],
         ["hold and settle, ten limits, Redis", f"{trips} round trips", ""],
         [
             f"count {len(text):,} characters",
@@ -138,13 +138,13 @@ def _hitting(calls: int) -> Timed:
 
 
 def _counting(count: Callable[[str], object], texts: Sequence[str]) -> Timed:
-    """Time to count each of some texts, of which none is known, after a pass that is not timed.
+    """The time to count each of some uncached texts, after a pass that is not timed.
 
-    The first pass would be the time to fetch a vocabulary from memory, which depends on who came before.
+    The first pass would measure how long a vocabulary takes from memory, which depends on the previous subject.
     """
 
     def one_pass() -> None:
-        tokens._remembered = tokens._Remembered()
+        tokens._cache = tokens._CountCache()
         for text in texts:
             count(text)
 
@@ -172,15 +172,15 @@ def _messages(text: str) -> list[str]:
     return pieces
 
 
-def _count_anew(text: str) -> None:
-    """Count as `count_text` does, but for what it remembers of texts that come again."""
+def _count_uncached(text: str) -> None:
+    """Count as `count_text` does, but without its cache."""
     count = counter("o200k_base")
     assert count is not None
     count(text)
 
 
 def _trips() -> int:
-    """Commands that a server runs for a call that is held and settled, its scripts known."""
+    """The number of commands that a server runs for a call that is held and settled, with its scripts loaded."""
     with redis_server() as port, LlmGate(TEN_LIMITS, store=f"redis://127.0.0.1:{port}/0?timeout=5s") as gate:
 
         def call() -> None:
@@ -195,13 +195,13 @@ def _trips() -> int:
 
 
 def _commands(port: int) -> int:
-    """How many scripts a server was asked to run, whatever these call."""
+    """The number of script calls that a server got, without the commands in scripts."""
     with redis.Redis(port=port) as client:
-        told: dict[str, dict[str, int]] = client.info("commandstats")
-    return sum(stats["calls"] for name, stats in told.items() if name.startswith("cmdstat_eval"))
+        commands: dict[str, dict[str, int]] = client.info("commandstats")
+    return sum(stats["calls"] for name, stats in commands.items() if name.startswith("cmdstat_eval"))
 
 
-def _beside(measured: dict[str, Measured], ours_us: float) -> str:
+def _compared(measured: dict[str, Measured], ours_us: float) -> str:
     peer = measured.get("token-throttle")
     if peer is None:
         return f"token-throttle was not measured: there is no Python {PEER_PYTHON}"

@@ -14,8 +14,8 @@ import sys
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def _event(told: object) -> bytes:
-    data = told if isinstance(told, str) else json.dumps(told)
+def _event(content: object) -> bytes:
+    data = content if isinstance(content, str) else json.dumps(content)
     event = f"data: {data}\n\n".encode()
     return b"%x\r\n%s\r\n" % (len(event), event)
 

@@ -1,4 +1,4 @@
-"""The proxy of language models: the time that it adds until the first byte, and what streams cost it."""
+"""The proxy of language models: the time that it adds to the first byte, and the cost of streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarks.servers import free_port
 
 _FULL = Streams(200, 50, 0.1)
 _CALM = Streams(200, 10, 1.0)
-"""As many streams as before, of which LiteLLM's proxy can pass on all in one process: of `_FULL` it cannot."""
+"""As many streams, at a rate that LiteLLM's proxy can pass on in one process; it cannot keep up with `_FULL`."""
 
 _BURST = 200
 _LONGEST_START_S = 120
@@ -43,12 +43,12 @@ def run(quick: bool) -> Section:
     calm = _calm_load(litellm, 1 if quick else 2, seconds)
     added, share = _added(full["proxy"], full["alone"]), median(load.core_share for load in full["proxy"])
     rows: list[tuple[str, ...]] = [
-        _row(f"{_told(_FULL)}: the provider alone", full["alone"]),
+        _row(f"{_rate_text(_FULL)}: the provider alone", full["alone"]),
         _row("through the proxy", full["proxy"], share),
         ("added", f"{added[50]:.2f}", f"{added[99]:.2f}", ""),
         _row(f"{_BURST} calls in one instant: the provider alone", at_once["alone"]),
         _row("through the proxy", at_once["proxy"]),
-        _row(f"{_told(_CALM)}: the provider alone", calm["alone"]),
+        _row(f"{_rate_text(_CALM)}: the provider alone", calm["alone"]),
         _row("through the proxy", calm["proxy"], median(load.core_share for load in calm["proxy"])),
     ]
     targets = [
@@ -64,11 +64,11 @@ def run(quick: bool) -> Section:
                 median(load.core_share for load in calm["litellm"]),
             )
         )
-        own, theirs = _added(calm["proxy"], calm["alone"]), _added(calm["litellm"], calm["alone"])
+        ours, theirs = _added(calm["proxy"], calm["alone"]), _added(calm["litellm"], calm["alone"])
         for percent, name in ((50, "median"), (99, "99th percentile")):
-            part = own[percent] / theirs[percent]
-            told = f"{own[percent]:.2f} of {theirs[percent]:.2f} ms, {part:.2f} of it"
-            targets.append(Target(f"at most a fifth of what LiteLLM's proxy adds to the {name}", told, part <= 0.2))
+            part = ours[percent] / theirs[percent]
+            measured = f"{ours[percent]:.2f} of {theirs[percent]:.2f} ms, {part:.2f} of it"
+            targets.append(Target(f"at most a fifth of what LiteLLM's proxy adds to the {name}", measured, part <= 0.2))
     else:
         rows.append(("LiteLLM was not measured: it did not install", "", "", ""))
     return Section(
@@ -130,13 +130,13 @@ def _row(name: str, loads: list[Load], share: float | None = None) -> tuple[str,
     return (name, *cells, "" if share is None else f"{share:.2f}")
 
 
-def _told(streams: Streams) -> str:
+def _rate_text(streams: Streams) -> str:
     return f"{streams.events_a_second:,.0f} events a second"
 
 
 @contextmanager
 def _provider(streams: Streams) -> Iterator[Address]:
-    """A provider that answers with such streams: where it is."""
+    """The address of a provider that answers with such streams."""
     command = [sys.executable, "-m", "benchmarks.llm_provider", str(streams.events), str(streams.pause_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -148,12 +148,12 @@ def _provider(streams: Streams) -> Iterator[Address]:
 
 @contextmanager
 def _proxy(provider: Address) -> Iterator[tuple[int, Address]]:
-    """A proxy before a provider: its process, and where it is."""
+    """A proxy before a provider: its process, and its address."""
     with tempfile.TemporaryDirectory() as folder:
         policy, providers = Path(folder, "llm.yaml"), Path(folder, "providers.yaml")
         prices = {"m": {"input": "1", "output": "2"}}
-        told = {"version": 1, "namespace": "llm", "store": "memory://", "llm": {"prices": prices}, "rules": _RULES}
-        policy.write_text(json.dumps(told))
+        content = {"version": 1, "namespace": "llm", "store": "memory://", "llm": {"prices": prices}, "rules": _RULES}
+        policy.write_text(json.dumps(content))
         url = f"http://{provider[0]}:{provider[1]}/v1"
         providers.write_text(json.dumps({"providers": [{"name": "p", "base_url": url}]}))
         command = [sys.executable, "-m", "headgate", "llm", "serve", str(policy), "--providers", str(providers)]
@@ -169,7 +169,7 @@ def _proxy(provider: Address) -> Iterator[tuple[int, Address]]:
 
 @contextmanager
 def _litellm(program: Path, provider: Address) -> Iterator[tuple[int, Address]]:
-    """LiteLLM's proxy before a provider, without keys, a database or limits: its process, and where it is."""
+    """LiteLLM's proxy before a provider, without keys, a database or limits: its process, and its address."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.yaml")
         model = {"model": "openai/m", "api_base": f"http://{provider[0]}:{provider[1]}/v1", "api_key": "x"}
@@ -187,7 +187,7 @@ def _litellm(program: Path, provider: Address) -> Iterator[tuple[int, Address]]:
             "1",
         ]
         quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_TELEMETRY": "True"}
-        # Without a key it starts only where that is said. It costs it less so, and it listens on loopback alone.
+        # Without a key it starts only with this. A missing key is to its advantage, and it listens on loopback alone.
         quiet["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **quiet}

@@ -1,4 +1,4 @@
-"""Streams of language models for benchmarks: begun at random moments, as those of clients are, or all in one."""
+"""Streams of language models for benchmarks: started at random times, as those of clients, or all at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Streams(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What streams took: milliseconds until the first byte of each, and how many of a core's seconds a second."""
+    """The result of a load: milliseconds to the first byte of each stream, and the share of one core."""
 
     first_byte_ms: list[float]
     core_share: float
@@ -54,53 +54,53 @@ class Load(NamedTuple):
 
 
 async def steady(url: Address, streams: Streams, process: int | None, seconds: float) -> Load:
-    """Keep streams open for so long, one beginning after another by a Poisson process, in each run at the same moments.
+    """Keep streams open for so long; they start by a Poisson process, in each run at the same times.
 
-    Those of the first moments, until as many are open as there are to be, are not counted. Streams that began evenly
-    would meet each other's events at ever the same few moments.
+    The first ones, until the full number is open, are not counted. With streams that started at even intervals, the
+    events of all would always coincide at the same few times.
     """
     moments = random.Random(_SEED)
     loop = asyncio.get_running_loop()
     first: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
     start = due = loop.time()
-    used, began = 0.0, 0.0
+    used, start_s = 0.0, 0.0
     while due < start + streams.length_s + seconds:
         await asyncio.sleep(max(0.0, due - loop.time()))
         is_counted = due >= start + streams.length_s
-        if is_counted and not began:
-            began, used = time.perf_counter(), processor_seconds(process) if process else 0.0
+        if is_counted and not start_s:
+            start_s, used = time.perf_counter(), processor_seconds(process) if process else 0.0
         task = asyncio.create_task(_stream(url, first if is_counted else []))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         due += moments.expovariate(streams.calls_a_second)
-    share = (processor_seconds(process) - used) / (time.perf_counter() - began) if process else 0.0
+    share = (processor_seconds(process) - used) / (time.perf_counter() - start_s) if process else 0.0
     await asyncio.gather(*tasks)
     return Load([seconds * 1000 for seconds in first], share)
 
 
 async def burst(url: Address, calls: int) -> Load:
-    """So many calls in one instant, on connections that are open."""
+    """Send all calls at once, on open connections."""
     connections = [await asyncio.open_connection(*url) for _ in range(calls)]
     first: list[float] = []
-    await asyncio.gather(*(_ask(reader, writer, first) for reader, writer in connections))
+    await asyncio.gather(*(_send_call(reader, writer, first) for reader, writer in connections))
     return Load([seconds * 1000 for seconds in first], 0.0)
 
 
 async def _stream(url: Address, first: list[float]) -> None:
-    """One call on a connection of its own, which is made before the time is taken."""
-    await _ask(*await asyncio.open_connection(*url), first)
+    """Send one call on a new connection, which is opened before the time is taken."""
+    await _send_call(*await asyncio.open_connection(*url), first)
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: list[float]) -> None:
-    """The time until the first byte; an answer that does not end within a minute is an error, not a long benchmark."""
-    began = time.perf_counter()
+async def _send_call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: list[float]) -> None:
+    """Measure the time to the first byte; an answer that does not end within a minute is an error."""
+    start_s = time.perf_counter()
     async with asyncio.timeout(_LONGEST_WAIT_S):
         writer.write(_REQUEST)
-        answered = await reader.readuntil(b"\r\n\r\n")
-        assert answered.startswith(b"HTTP/1.1 200"), answered
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
         await reader.readuntil(b"\n\n")
-        first.append(time.perf_counter() - began)
+        first.append(time.perf_counter() - start_s)
         end = b""
         while end != b"0\r\n\r\n" and (part := await reader.read(65536)):
             end = (end + part)[-5:]

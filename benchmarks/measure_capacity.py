@@ -1,4 +1,4 @@
-"""What a Redis needs for Headgate's states and decisions: the numbers of `headgate capacity`.
+"""The memory and time that a Redis needs for Headgate's states and decisions: the numbers of `headgate capacity`.
 
 `python -m benchmarks.measure_capacity` starts a redis-server of its own, measures, and prints the module
 `headgate/planning/redis_costs.py`; with `--write` it replaces that file.
@@ -38,12 +38,12 @@ LIMITS = {
     "stepwise": "1_000/day bucket stepwise",
     "calendar_window": "1_000/year in UTC",
 }
-"""Limits that admit all that is asked here, and whose states outlive the measuring."""
+"""Limits that admit all requests here, and whose states outlive the measurement."""
 
 TEMPLATE = '''\
-"""What a Redis needs for states and decisions, as it was measured.
+"""The measured costs of states and decisions on a Redis.
 
-Written by benchmarks/measure_capacity.py, which tells how. Another machine has other decisions a second.
+Written by benchmarks/measure_capacity.py, which says how. Other machines have other rates of decisions.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from typing import NamedTuple
 
 
 class Costs(NamedTuple):
-    """What a limit of one algorithm costs."""
+    """The costs of a limit of one algorithm."""
 
     state_bytes: int
-    """Memory of one state, with all that Redis keeps for a key: its name, two table entries, its time to live."""
+    """The memory of one state, with all that Redis stores for a key: its name, two table entries, its time to live."""
 
     more_bytes: int
-    """Memory of one more such limit of the same rule and key: a field, or for a log another key."""
+    """The memory of one more such limit of the same rule and key: a field, or for a log another key."""
 
     one: int
-    """Decisions of one such limit, for each second that a server computes; of what is in flight, a hold and its
+    """Decisions of one such limit, for each second that a server computes; of a concurrency limit, a hold and its
     settling."""
 
     three: int
@@ -77,28 +77,28 @@ METHOD = (
 )
 
 NAME_BYTES = {name_bytes}
-"""Length of the names of the measured keys; a byte more of a name is a byte more of memory."""
+"""The length of the names of the measured keys; each further byte of a name takes a byte more of memory."""
 
 ENTRY_BYTES = {entry_bytes}
-"""Memory of one more request in a sliding log."""
+"""The memory of one more request in a sliding log."""
 
 LISTED_ENTRIES = {listed_entries}
-"""Entries of a log up to which Redis keeps a key's fields in one list: hash-max-listpack-value is 64 bytes."""
+"""The most entries of a log with which Redis stores a key's fields in one list: hash-max-listpack-value is 64 bytes."""
 
 TABLE_BYTES = {table_bytes}
-"""Memory that a key takes more once a log of it has more entries than those: its fields are in a table then."""
+"""The further memory of a key once a log of it has more entries than that: its fields are in a table then."""
 
 FIELD_BYTES = {field_bytes}
-"""Memory that each other limit of the key takes more then."""
+"""The further memory of each other limit of the key then."""
 
 HOLD_BYTES = {hold_bytes}
-"""Memory of the record of a hold of one limit, which is kept for an hour, or the longest period of its limits."""
+"""The memory of the record of a hold of one limit, which is stored for an hour, or the longest period of its limits."""
 
 HELD_BYTES = {held_bytes}
-"""Memory that each further limit of a hold takes in its record."""
+"""The memory of each further limit of a hold in its record."""
 
 HELD_FACTOR = {held_factor}
-"""How often a rate takes what it does in a hit, where it is held and settled beside what is in flight."""
+"""The cost of a rate that is held and settled with a concurrency limit, as a multiple of its cost in a hit."""
 
 COSTS = {{
 {costs}
@@ -108,8 +108,8 @@ COSTS = {{
 MODULE = Path(__file__).parents[1] / "src" / "headgate" / "planning" / "redis_costs.py"
 NAME_BYTES = 64
 KEYS = 100_000
-ASKED_KEYS = 20_000
-LOGS, ENTRIES, APART_US = 400, 400, 8_000_000
+DECISION_KEYS = 20_000
+LOGS, ENTRIES, ENTRY_GAP_US = 400, 400, 8_000_000
 LISTED_ENTRIES = 2
 AT_ONCE = 500
 ROUNDS = 15
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 class Measuring:
-    """A server, and commands that are sent to it as they are, many at once."""
+    """A server, and encoded commands that are sent to it, many at once."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -135,7 +135,7 @@ class Measuring:
         self.store = RedisStore(f"redis://127.0.0.1:{port}/0")
 
     def fresh(self) -> None:
-        """Forget all keys."""
+        """Delete all keys."""
         self.client.flushall()
 
     def used_memory(self) -> int:
@@ -149,22 +149,22 @@ class Measuring:
         return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     def buffers(self, limits: Sequence[NamedLimit], keys: Sequence[Key], now_us: int | None = None) -> list[bytes]:
-        """A decision on each key, as they are sent, so many in each buffer."""
+        """The encoded decisions on each key, AT_ONCE of them in each buffer."""
         commands = self.store.commands(limits)
-        asked = [next(commands.decide(Operation((key,), (1,), now_us=now_us))) for key in keys]
-        for text in {call.script.text for call in asked}:
+        calls = [next(commands.decide(Operation((key,), (1,), now_us=now_us))) for key in keys]
+        for text in {call.script.text for call in calls}:
             self.client.script_load(text)
-        sent = [encoded(call) for call in asked]
-        return [b"".join(sent[at : at + AT_ONCE]) for at in range(0, len(sent), AT_ONCE)]
+        encoded_calls = [encoded(call) for call in calls]
+        return [b"".join(encoded_calls[at : at + AT_ONCE]) for at in range(0, len(encoded_calls), AT_ONCE)]
 
     def send(self, buffers: Sequence[bytes]) -> None:
-        """Send decisions, two buffers of them on the way at any time, until all are answered."""
+        """Send decisions, at most two buffers of them at a time, until all are answered."""
         due, replies = 0, hiredis.Reader()
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
             for buffer in [*buffers, b""]:
-                line.sendall(buffer)
-                while due > 0:  # the answers to the buffer before this one
-                    replies.feed(line.recv(1 << 20))
+                connection.sendall(buffer)
+                while due > 0:  # the replies to the previous buffer
+                    replies.feed(connection.recv(1 << 20))
                     while (reply := replies.gets()) is not False:
                         if not _is_admission(reply):
                             raise RuntimeError(f"not all were admitted: {reply!r}")
@@ -172,7 +172,7 @@ class Measuring:
                 due += buffer.count(b"EVALSHA")
 
     def bytes_a_key(self, algorithm: str, count: int = 1) -> int:
-        """Bytes of the states of so many limits of a key, where the first one's name has NAME_BYTES bytes."""
+        """Bytes of the states of `count` limits of a key, where the first one's name has NAME_BYTES bytes."""
         self.fresh()
         limits = limits_of(algorithm, count)
         keys = keys_of(KEYS, limits)
@@ -191,28 +191,28 @@ class Measuring:
         self.send(self.buffers(limits, keys, now_us))
         before = self.used_memory()
         for entry in range(1, ENTRIES + 1):
-            self.send(self.buffers(limits, keys, now_us + entry * APART_US))
+            self.send(self.buffers(limits, keys, now_us + entry * ENTRY_GAP_US))
         return (self.used_memory() - before) / (LOGS * ENTRIES)
 
-    def bytes_of_a_table(self, others: int = 0) -> float:
-        """Bytes that a log, and so many limits beside it, take more once it has more than LISTED_ENTRIES entries."""
+    def bytes_of_a_table(self, fixed_windows: int = 0) -> float:
+        """Additional bytes of a log, and of other limits of its key, once it has more than LISTED_ENTRIES entries."""
         self.fresh()
-        texts = [LIMITS["sliding_log"], *[LIMITS["fixed_window"]] * others]
+        texts = [LIMITS["sliding_log"], *[LIMITS["fixed_window"]] * fixed_windows]
         limits = name_limits(parse_limits("; ".join(texts)), scope="shop/1/search", name="search")
-        keys = keys_of(ASKED_KEYS, limits)
+        keys = keys_of(DECISION_KEYS, limits)
         used = []
         for entry in range(1, LISTED_ENTRIES + 2):
-            self.send(self.buffers(limits, keys, 1_800_000_000_000_000 + entry * APART_US))
+            self.send(self.buffers(limits, keys, 1_800_000_000_000_000 + entry * ENTRY_GAP_US))
             encodings = {self.client.object("encoding", name) for name in self.client.scan_iter(count=1000)}
             assert encodings == {b"hashtable" if entry > LISTED_ENTRIES else b"listpack"}, encodings
             used.append(self.used_memory())
-        return (used[-1] - used[-2]) / ASKED_KEYS
+        return (used[-1] - used[-2]) / DECISION_KEYS
 
     def decisions_a_second(self) -> dict[tuple[str, int], int]:
         """Decisions for each second that the server computes, by algorithm and number of limits; measured in turns."""
         self.fresh()
         subjects = {
-            (algorithm, count): self.buffers(limits_of(algorithm, count), keys_of(ASKED_KEYS, limits_of(algorithm)))
+            (algorithm, count): self.buffers(limits_of(algorithm, count), keys_of(DECISION_KEYS, limits_of(algorithm)))
             for algorithm in LIMITS
             for count in (1, 3)
         }
@@ -221,13 +221,13 @@ class Measuring:
             for subject, buffers in subjects.items():
                 before_s = self.used_cpu_s()
                 self.send(buffers)
-                if round_number:  # the first makes the keys, and warms up
-                    rates[subject].append(ASKED_KEYS / (self.used_cpu_s() - before_s))
+                if round_number:  # the first creates the keys, and warms up
+                    rates[subject].append(DECISION_KEYS / (self.used_cpu_s() - before_s))
         return {subject: int(median(found)) // 100 * 100 for subject, found in rates.items()}
 
 
 def limits_of(algorithm: str, count: int = 1) -> tuple[NamedLimit, ...]:
-    """So many limits of one algorithm, as a rule has them; each algorithm's rule has states of its own."""
+    """`count` limits of one algorithm, as those of a rule; each algorithm's rule has states of its own."""
     texts = "; ".join([LIMITS[algorithm]] * count)
     return name_limits(parse_limits(texts), scope=f"shop/1/{algorithm}", name=algorithm)
 
@@ -245,7 +245,7 @@ def keys_of(count: int, limits: Sequence[NamedLimit]) -> list[Key]:
 
 
 def _is_admission(reply: object) -> bool:
-    """Whether a script's reply has no wait in it: five numbers for each limit have one, states of buckets have none."""
+    """Whether a script's reply has no wait: five numbers for each limit may have one, states of buckets have none."""
     if not isinstance(reply, bytes) or len(reply) == UNITS:
         return False
     return len(reply) % 40 != 0 or not any(unpack(f"<{len(reply) // 8}d", reply)[3::5])
@@ -257,7 +257,7 @@ def encoded(call: ScriptCall) -> bytes:
 
 
 def module(measuring: Measuring) -> str:
-    """The numbers as a module."""
+    """The numbers as the text of a module."""
     server, allocator = measuring.client.info("server"), measuring.client.info("memory")["mem_allocator"]
     rates = measuring.decisions_a_second()
     costs = []
@@ -275,7 +275,7 @@ def module(measuring: Measuring) -> str:
         machine=machine(),
         day=date.today(),
         keys=KEYS,
-        asked=ASKED_KEYS,
+        asked=DECISION_KEYS,
         name_bytes=NAME_BYTES,
         costs="\n".join(costs),
         entry_bytes=round(measuring.bytes_an_entry() + 0.5),

@@ -1,4 +1,4 @@
-"""What the stable ABI of Python would cost a hit: `python -m benchmarks.measure_stable_abi`, some ten minutes.
+"""The cost of Python's stable ABI for a hit: `python -m benchmarks.measure_stable_abi`, some ten minutes.
 
 The native core is built for this Python and for the stable ABI, and callgrind counts the instructions of a hit in a
 whole program of Python, as the difference of two runs of different length. The clock is one of tests, which costs both
@@ -46,17 +46,17 @@ def build(folder: Path, name: str, suffix: str, *features: str) -> Path:
 
 
 def count(package: Path, hit: str, hits: int) -> int:
-    """All instructions of a program of so many hits."""
+    """The number of instructions of a program with so many hits."""
     callgrind = "valgrind --tool=callgrind --callgrind-out-file=/dev/null"
-    told = subprocess.run(
+    done = subprocess.run(
         [*callgrind.split(), sys.executable, "-c", PROGRAM.format(hits=hits, hit=hit)],
         env={**os.environ, "PYTHONPATH": str(package), "PYTHONHASHSEED": "0", "HEADGATE_CORE": "native"},
         capture_output=True,
         text=True,
         check=True,
     )
-    match = re.search(r"Collected : (\d+)", told.stderr)
-    assert match, told.stderr
+    match = re.search(r"Collected : (\d+)", done.stderr)
+    assert match, done.stderr
     return int(match[1])
 
 

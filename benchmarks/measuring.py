@@ -1,4 +1,4 @@
-"""How things are measured: warmed up, in turns with each other, repeated, told as median and spread."""
+"""How benchmarks measure: with a warm-up, in turns, repeatedly; results are the median and the spread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def in_turns(subjects: Mapping[str, Timed], rounds: int = 9) -> dict[str, Measur
                 gc.enable()
             if round_number:
                 times[name].append(took_ns)
-    return {name: Measured(median(taken), min(taken), max(taken)) for name, taken in times.items()}
+    return {name: Measured(median(times_ns), min(times_ns), max(times_ns)) for name, times_ns in times.items()}
 
 
 def timed_loop(work: Callable[[], object], units: int) -> Timed:
@@ -57,7 +57,7 @@ def timed_loop(work: Callable[[], object], units: int) -> Timed:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was asked for, what was measured, and whether that is enough."""
+    """A requirement (`asked`), what was measured, and whether it was met."""
 
     asked: str
     measured: str
@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report: a title, what was done, a table, and the targets it answers."""
+    """A part of the report: a title, the method, a table, and the targets that it answers."""
 
     title: str
     text: str

@@ -1,4 +1,4 @@
-"""Bytes a key, and what a hit costs when there are ten million of them."""
+"""Bytes per key, and the cost of a hit among ten million keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = {
 }
 BATCH = 100_000
 LOG_ENTRIES = (1, 2, 3, 10, 30, 100)
-"""How many requests each key of a log has made: as many entries, as each comes at an instant of its own."""
+"""The requests of each key of a log; each is an entry, as each has a time of its own."""
 
 CHILD = """
 import resource, sys
@@ -43,10 +43,10 @@ print(limiter.store.stats().bytes / keys, (resident() - before) / keys)
 
 
 def bytes_a_key(text: str, keys: int, hits: int = 1) -> tuple[float, float]:
-    """(what the table says, what the process grew by) in bytes a key, in a process of its own."""
+    """(size by the table's own count, growth of the process) in bytes per key, in a process of its own."""
     command = [sys.executable, "-c", CHILD, text, str(keys), str(hits)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    table, grown = told.stdout.split()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    table, grown = done.stdout.split()
     return float(table), float(grown)
 
 
@@ -104,14 +104,14 @@ def run_sizes(quick: bool) -> Section:
     for keys in sizes[:-1]:
         floor = {f"user:{number}": 0 for number in range(keys)}
         chooser = random.Random(7)
-        taken = []
+        times_ns = []
         for _ in range(10 if quick else 60):
             names = [f"user:{chooser.randrange(keys)}" for _ in range(2000)]
             start = time.perf_counter_ns()
             for name in names:
                 floor.get(name)
-            taken.append((time.perf_counter_ns() - start) / len(names))
-        floors[keys] = median(taken)
+            times_ns.append((time.perf_counter_ns() - start) / len(names))
+        floors[keys] = median(times_ns)
     first, last = times[sizes[0]], times[sizes[-1]]
     rows = [
         (

@@ -1,6 +1,6 @@
-"""Peers that have to be made at their first use: in a Python of their own, or built by Cargo or Go.
+"""Peers that are installed at their first use: in a Python of their own, or built by Cargo or Go.
 
-One of them is Headgate as it was.
+One of them is an older Headgate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ def peer_program(name: str, version: str) -> Path | None:
     installed = place / ".installed"
     if not installed.exists() or installed.read_bytes() != requirements.read_bytes():
         subprocess.run([found.stdout.strip(), "-m", "venv", "--clear", place], check=True)
-        pip: list[str | Path] = [place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip: list[str | Path] = [
+            place / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         try:
             done = subprocess.run(
                 [*pip, "--no-deps", "--requirement", requirements], check=False, timeout=_LONGEST_INSTALL_S
@@ -48,21 +55,21 @@ def peer_program(name: str, version: str) -> Path | None:
 
 
 def cargo_program(name: str, version: str) -> Path | str:
-    """The program of a crate of the same name, built at its first use with the versions that it locks; or why not."""
+    """The program of a crate of the same name, built at its first use with locked versions; or why there is none."""
     place = ROOT / f".peer-{name}-{version}"
     command = ["cargo", "install", "--quiet", "--locked", "--root", str(place), "--version", version, name]
     return _built(place / "bin" / name, command, {})
 
 
 def go_program(name: str, package: str, version: str) -> Path | str:
-    """The program of a Go package, which is called `name`, built at its first use; or why it is not to be had."""
+    """The program of a Go package, which is called `name`, built at its first use; or why there is none."""
     place = ROOT / f".peer-{name}-{version}"
     command = ["go", "install", f"{package}@{version}"]
     return _built(place / package.rpartition("/")[2], command, {"GOBIN": str(place)})
 
 
 def headgate_of(commit: str) -> Path | str:
-    """A Python with Headgate as it was at a commit, built at its first use; or why there is none."""
+    """A Python with the Headgate of a commit, built at its first use; or why there is none."""
     place = ROOT / f".peer-headgate-{commit[:7]}"
     python = place / "bin" / "python"
     if (place / "bin" / "headgate").exists():
@@ -90,11 +97,11 @@ def _built(program: Path, command: Sequence[str], environment: Mapping[str, str]
         command, cwd="/", env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as building:
         try:
-            _, said = building.communicate(timeout=_BUILDS_WITHIN_S)
+            _, stderr_text = building.communicate(timeout=_BUILDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             os.killpg(building.pid, signal.SIGKILL)  # its compilers too
             return f"it was not built within {_BUILDS_WITHIN_S // 60} minutes"
     if building.returncode == 0 and program.exists():
         return program
-    lines = said.strip().splitlines() or ["it left no program"]
+    lines = stderr_text.strip().splitlines() or ["it left no program"]
     return f"{command[0]}: {next((line for line in lines if line.startswith('error')), lines[-1]).strip()}"

@@ -37,12 +37,12 @@ def write_log(path: Path, lines: int) -> None:
     chooser = random.Random(5)
     clients = [f"10.{chooser.randrange(256)}.{chooser.randrange(256)}.{chooser.randrange(256)}" for _ in range(40_000)]
     paths = [f"/products/{number}" for number in range(2000)] + ["/api/login", "/api/search/shoes?page=1"] * 200
-    moment = 1_443_000_000.0
+    time_s = 1_443_000_000.0
     with path.open("w") as file:
         for _ in range(lines):
-            moment += chooser.expovariate(12)
+            time_s += chooser.expovariate(12)
             late = chooser.random() * 3 if chooser.random() < 0.1 else 0
-            text = f"{datetime.fromtimestamp(moment - late, UTC):%d/%b/%Y:%H:%M:%S +0000}"
+            text = f"{datetime.fromtimestamp(time_s - late, UTC):%d/%b/%Y:%H:%M:%S +0000}"
             client = clients[int(len(clients) * chooser.random() ** 3)]
             request = f"{chooser.choice(('GET', 'GET', 'GET', 'POST'))} {chooser.choice(paths)} HTTP/1.1"
             file.write(
@@ -52,11 +52,11 @@ def write_log(path: Path, lines: int) -> None:
 
 
 def replay(log: Path) -> tuple[float, float]:
-    """(seconds, megabytes at the most) that the command took, its start included."""
+    """(seconds, peak in megabytes) of the command, including its start."""
     command = [sys.executable, "-c", CHILD, "replay", str(log), "--policy", str(POLICY), "--json"]
     start = time.perf_counter()
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    return time.perf_counter() - start, int(told.stderr.split()[-1]) / 1024
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return time.perf_counter() - start, int(done.stderr.split()[-1]) / 1024
 
 
 def run(quick: bool) -> Section:

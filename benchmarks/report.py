@@ -1,6 +1,6 @@
-"""The page of benchmarks: sections that were measured, each with its day and machine, put together as Markdown.
+"""The page of benchmarks: measured sections, each with its day and machine, as Markdown.
 
-A section is kept as JSON in `benchmarks/measured` until it is measured again, so that one section can be brought up to
+A section is stored as JSON in `benchmarks/measured` until it is measured again, so that one can be brought up to
 date without measuring all the others. What is compared is within one section, and was measured in turns.
 """
 
@@ -30,22 +30,22 @@ PEERS = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A section as it was measured, on which day and by what."""
+    """A section as it was measured, with the day and the machine."""
 
     section: Section
     day: str
     machine: str
 
 
-def keep(name: str, section: Section, directory: Path = MEASURED) -> None:
-    """Keep a section that was measured now."""
+def store(name: str, section: Section, directory: Path = MEASURED) -> None:
+    """Store a section that was just measured."""
     directory.mkdir(exist_ok=True)
-    kept = {"day": f"{date.today():%Y-%m-%d}", "machine": machine(), "section": asdict(section)}
-    (directory / f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    stored = {"day": f"{date.today():%Y-%m-%d}", "machine": machine(), "section": asdict(section)}
+    (directory / f"{name}.json").write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
 
 
-def kept(names: Iterable[str], directory: Path = MEASURED) -> Iterator[Measured]:
-    """The sections of these names that were ever measured, in this order."""
+def stored(names: Iterable[str], directory: Path = MEASURED) -> Iterator[Measured]:
+    """The stored sections with these names, in this order."""
     for name in names:
         file = directory / f"{name}.json"
         if file.exists():
@@ -56,7 +56,7 @@ def kept(names: Iterable[str], directory: Path = MEASURED) -> Iterator[Measured]
 
 
 def page(measured: Iterable[Measured], notes: str) -> str:
-    """The report as Markdown; `notes` end it."""
+    """The report as Markdown, with `notes` at its end."""
     sections = list(measured)
     lines = [
         "# Benchmarks",
@@ -86,7 +86,7 @@ def page(measured: Iterable[Measured], notes: str) -> str:
 
 
 def machine() -> str:
-    """The processor, as the system names it, and what decides on it."""
+    """The processor, as the system names it, the version of Python, and the core that decides."""
     cpus = [
         line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]

@@ -1,4 +1,4 @@
-"""Servers that the benchmarks start on loopback and end again, Redis and nginx, and the load of wrk on any."""
+"""Servers that the benchmarks run on loopback (Redis and nginx), and load on any server by wrk."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ http {{
     }}
 }}
 """
-_TELL = """
+_REPORT_SCRIPT = """
 done = function(summary, latency)
     local errors = summary.errors
     local failed = errors.status + errors.connect + errors.read + errors.write + errors.timeout
-    io.write("told ", summary.requests, " ", failed, " ", latency:percentile(50), " ", latency:percentile(99), "\\n")
+    io.write("load ", summary.requests, " ", failed, " ", latency:percentile(50), " ", latency:percentile(99), "\\n")
 end
 """
 _RANDOM_KEYS = """
@@ -52,17 +52,17 @@ request = function()
     return before .. math.floor(client / 256) .. "." .. client % 256 .. after
 end
 """
-"""The head is put together once: to format each one takes wrk longer than to send it, and a server that waits for its
+"""The head is formatted once: to format each one takes wrk longer than to send it, and a server that waits for its
 load wakes up for each request."""
 
 
 def program(name: str) -> str | None:
-    """Where a program is, if it is installed."""
+    """The path of a program; None where it is not installed."""
     return shutil.which(name, path=_PATHS)
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -89,7 +89,7 @@ def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def redis_server() -> Iterator[int]:
-    """The port of a Redis that keeps nothing on disk."""
+    """The port of a Redis that writes nothing to disk."""
     port = free_port()
     command = [program("redis-server") or "redis-server", "--port", str(port), "--save", "", "--appendonly", "no"]
     with tempfile.TemporaryDirectory() as folder, running([*command, "--dir", folder], port):
@@ -98,25 +98,25 @@ def redis_server() -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class CountedRedis:
-    """A Redis whose instructions callgrind counts: the same on every machine, however busy."""
+    """A Redis whose instructions callgrind counts: the counts do not depend on the machine's load."""
 
     port: int
     pid: int
     folder: Path
 
     def instructions(self) -> int:
-        """Those since the last call."""
+        """The number of instructions since the last call."""
         former = set(self.folder.glob("redis.*"))
         subprocess.run(["callgrind_control", "-d", str(self.pid)], capture_output=True, check=True)
-        [told] = set(self.folder.glob("redis.*")) - former
-        found = re.search(r"^(?:summary|totals): (\d+)", told.read_text(), re.MULTILINE)
-        assert found, told
-        return int(found[1])
+        [dump] = set(self.folder.glob("redis.*")) - former
+        match = re.search(r"^(?:summary|totals): (\d+)", dump.read_text(), re.MULTILINE)
+        assert match, dump
+        return int(match[1])
 
 
 @contextmanager
 def counted_redis(folder: Path) -> Iterator[CountedRedis]:
-    """A Redis under callgrind, which writes into a folder, and keeps nothing itself."""
+    """A Redis under callgrind, which writes its counts into a folder; the Redis writes nothing to disk."""
     port = free_port()
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder / 'redis'}"]
     command += [program("redis-server") or "redis-server", "--port", str(port), "--save", "", "--hz", "1"]
@@ -126,7 +126,7 @@ def counted_redis(folder: Path) -> Iterator[CountedRedis]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one wrk saw: how many requests were answered, and how long one took."""
+    """The result of one wrk: the number of answered requests, and percentiles of their latency."""
 
     requests: int
     p50_us: float
@@ -143,22 +143,22 @@ def wrk(
     clients: int = 0,
     cores: Sequence[int] = (),
 ) -> list[Load]:
-    """Ask all of these at once, each on so many connections, from the last core; raises where a request fails.
+    """Load all URLs at the same time, each on so many connections, from the last core; raises where a request fails.
 
-    With `cores`, each is asked from its own of them.
+    With `cores`, each URL is loaded from its own core.
 
     `seconds` are some tenths. wrk counts whole seconds, so it is interrupted just before the last tenth is over.
-    A `body` is posted, for each of the URLs its own where there are several; "" asks without. With `refused`, a
-    status of 400 and above is no failure. Of so many `clients`, up to 65,536, one at random is named in
+    A `body` is posted, one for each URL where there are several; "" sends GET without a body. With `refused`, a
+    status of 400 and above is no failure. With `clients`, up to 65,536, each request names a random one in
     X-Forwarded-For.
     """
-    own = cores or [max(os.sched_getaffinity(0))] * len(urls)
+    cores_of_loads = cores or [max(os.sched_getaffinity(0))] * len(urls)
     bodies = [body] * len(urls) if isinstance(body, str) else body
     with ExitStack() as stack:
         started = []
-        for url, posted, core in zip(urls, bodies, own, strict=True):
+        for url, posted, core in zip(urls, bodies, cores_of_loads, strict=True):
             file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".lua"))
-            file.write(_TELL.replace("errors.status + ", "") if refused else _TELL)
+            file.write(_REPORT_SCRIPT.replace("errors.status + ", "") if refused else _REPORT_SCRIPT)
             if posted:
                 file.write(f"wrk.method = 'POST'\nwrk.body = [[{posted}]]\n")
                 file.write("wrk.headers['Content-Type'] = 'application/json'\n")
@@ -167,7 +167,7 @@ def wrk(
             file.flush()
             command = [program("taskset") or "taskset", "-c", str(core), program("wrk") or "wrk", "-t1"]
             command += [f"-c{connections}", "-d30s", "-s", file.name, url]
-            started.append(stack.enter_context(_told(command)))
+            started.append(stack.enter_context(_process_with_output(command)))
         for process in started:
             _wait_until_interruptible(process.pid)
         time.sleep(seconds - 0.02)
@@ -177,8 +177,8 @@ def wrk(
 
 
 @contextmanager
-def _told(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A program whose output is read; it does not outlive the block."""
+def _process_with_output(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The process of a command whose output is captured; it is killed at the end of the block."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
@@ -195,15 +195,15 @@ def _wait_until_interruptible(pid: int) -> None:
         time.sleep(0.005)
 
 
-def _load(url: str, told: str) -> Load:
-    match = re.search(r"^told (\d+) (\d+) ([0-9.]+) ([0-9.]+)$", told, re.MULTILINE)
+def _load(url: str, output: str) -> Load:
+    match = re.search(r"^load (\d+) (\d+) ([0-9.]+) ([0-9.]+)$", output, re.MULTILINE)
     if match is None or match[1] == "0" or match[2] != "0":
-        raise RuntimeError(f"requests to {url} failed: {told}")
+        raise RuntimeError(f"requests to {url} failed: {output}")
     return Load(int(match[1]), float(match[3]), float(match[4]))
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process and its children have had of the processors.
+    """The processor time of a process and its children.
 
     By the clock that clock_getcpuclockid(3) gives for a process: /proc counts in hundredths of a second.
     """
@@ -212,7 +212,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def nginx_requests_per_second(seconds: int) -> float:
-    """What nginx answers while `limit_req` judges 100,000 keys and admits all, asked by wrk on the same machine."""
+    """Requests a second of nginx with `limit_req` on 100,000 keys, all admitted, with wrk on the same machine."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         configuration, script = Path(folder, "nginx.conf"), Path(folder, "keys.lua")
@@ -220,9 +220,9 @@ def nginx_requests_per_second(seconds: int) -> float:
         script.write_text(_RANDOM_KEYS)
         with running([program("nginx") or "nginx", "-p", folder, "-c", str(configuration)], port):
             load = [program("wrk") or "wrk", "-t1", "-c32", f"-d{seconds}s", "-s", str(script)]
-            told = subprocess.run(
+            done = subprocess.run(
                 [*load, f"http://127.0.0.1:{port}/"], capture_output=True, text=True, check=True, timeout=60
             )
-    match = re.search(r"Requests/sec:\s+([0-9.]+)", told.stdout)
-    assert match and "Non-2xx" not in told.stdout, told.stdout
+    match = re.search(r"Requests/sec:\s+([0-9.]+)", done.stdout)
+    assert match and "Non-2xx" not in done.stdout, done.stdout
     return float(match[1])

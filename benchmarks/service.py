@@ -1,4 +1,4 @@
-"""The service: what a question costs the process that answers it, beside one that passes."""
+"""The service: the processor time of each kind of request, in comparison with one that passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AT_MOST = {"GET": 1.5, "POST": 2.0}
 
 
 class Question(NamedTuple):
-    """What is asked, and what is answered. `body` is posted where there is one."""
+    """A request and its expected status. `body` is posted where there is one."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ _QUESTIONS = [
 
 
 def run(quick: bool) -> Section:
-    """Load two services at the same time, on one core: one is asked what passes, the other each question in turn."""
+    """Load two services at the same time, on one core: one with requests that pass, the other with each kind."""
     seconds, rounds = (0.2, 3) if quick else (0.3, 15)
     ratios: dict[str, list[float]] = {question.name: [] for question in _QUESTIONS}
     passing: list[float] = []
@@ -63,12 +63,12 @@ def run(quick: bool) -> Section:
                     seconds=seconds, connections=_CONNECTIONS, body=["", question.body], refused=True,
                 )  # fmt: skip
                 after = processor_seconds(one), processor_seconds(other)
-                took = [
+                times_us = [
                     (late - early) * 1e6 / load.requests for early, late, load in zip(before, after, loads, strict=True)
                 ]
                 if turn:  # the first warms up
-                    passing.append(took[0])
-                    ratios[question.name].append(took[1] / took[0])
+                    passing.append(times_us[0])
+                    ratios[question.name].append(times_us[1] / times_us[0])
     rows = [(_PASSES.name, f"{1e6 / median(passing):,.0f}", "")]
     for name, measured in ratios.items():
         middle = median(measured)
@@ -109,16 +109,16 @@ def _serving() -> Iterator[tuple[int, str]]:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
-                told = re.search(r"on (http://\S+),", process.stderr.readline())
-                assert told
-                yield process.pid, told[1]
+                ready = re.search(r"on (http://\S+),", process.stderr.readline())
+                assert ready
+                yield process.pid, ready[1]
             finally:
                 process.terminate()
 
 
 def _verify(url: str, question: Question) -> None:
-    """Ask often enough that what is to be refused is, and see that it is answered as it should be."""
+    """Send a request twice, so that the limit of a refused one is exhausted, and check the status."""
     for _ in range(2):
-        answer = httpx.request("POST" if question.body else "GET", url + question.path, content=question.body)
-    if answer.status_code != question.status:
-        raise RuntimeError(f"{question.name}: {answer.status_code} {answer.text}")
+        response = httpx.request("POST" if question.body else "GET", url + question.path, content=question.body)
+    if response.status_code != question.status:
+        raise RuntimeError(f"{question.name}: {response.status_code} {response.text}")

@@ -1,4 +1,4 @@
-"""The shared store: what it costs beside the memory store, how processes scale, and what else shares limits."""
+"""The shared store: its cost in comparison with the memory store, scaling with processes, and peers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SLOW_LIMIT = 100
 
 @contextmanager
 def zone(size: int = 64 << 20) -> Iterator[SharedStore]:
-    """A zone that goes with the block."""
+    """A zone that is removed at the end of the block."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield SharedStore(Path(folder, "zone"), size=size)
@@ -84,17 +84,21 @@ def _alone(rows: list[tuple[str, ...]], quick: bool) -> Target:
 
 
 def _together(rows: list[tuple[str, ...]], quick: bool) -> list[Target]:
-    """Decisions a second of one process and of two, on keys of their own and on one key."""
-    own = [[f"process {process} user {number}" for number in range(1000)] for process in range(2)]
-    crowds = {"one process": own[:1], "two, keys of their own": own, "two, one key": [["user:42"], ["user:42"]]}
-    apart: list[float] = []
+    """Decisions a second of one process and of two, on separate keys and on one key."""
+    apart = [[f"process {process} user {number}" for number in range(1000)] for process in range(2)]
+    crowds = {
+        "one process": apart[:1],
+        "two, keys of their own": apart,
+        "two, one key": [["user:42"], ["user:42"]],
+    }
+    unshared: list[float] = []
     rates: dict[str, list[float]] = {name: [] for name in crowds}
     with zone() as store:
         for _ in range(5 if quick else 31):  # many short ones: a busy machine slows down neighbours in time alike
             for name, keys_of_each in crowds.items():
                 rates[name].append(decisions_per_second(store, keys_of_each, 0.2))
-            alone, both = (decisions_per_second(None, keys, 0.2) for keys in (own[:1], own))
-            apart.append(both / alone)
+            alone, both = (decisions_per_second(None, keys, 0.2) for keys in (apart[:1], apart))
+            unshared.append(both / alone)
     middle = {name: median(taken) for name, taken in rates.items()}
     scaled = median(two / one for one, two in zip(rates["one process"], rates["two, keys of their own"], strict=True))
     for name, taken in rates.items():
@@ -102,12 +106,12 @@ def _together(rows: list[tuple[str, ...]], quick: bool) -> list[Target]:
         keys = "1" if "one key" in name else "1,000 each"
         compared = f"{middle[name] / middle['one process']:.2f} times one process"
         rows.append((f"sliding window counter, {name}", keys, "headgate, shared", spread, compared))
-    ceiling = f"{median(apart):.2f} times one process ({min(apart):.2f} to {max(apart):.2f})"
+    ceiling = f"{median(unshared):.2f} times one process ({min(unshared):.2f} to {max(unshared):.2f})"
     rows.append(("sliding window counter, two that share nothing", "1,000 each", "headgate, memory", "", ceiling))
     return [
         Target(
             "two processes on different keys do at least 1.8 times what one does",
-            f"{scaled:.2f} times (median of the rounds' ratios); two that share nothing do {median(apart):.2f}",
+            f"{scaled:.2f} times (median of the rounds' ratios); two that share nothing do {median(unshared):.2f}",
             scaled >= 1.8,
         ),
         Target(
@@ -119,22 +123,22 @@ def _together(rows: list[tuple[str, ...]], quick: bool) -> list[Target]:
 
 
 def decisions_per_second(store: SharedStore | None, keys_of_each: Sequence[Sequence[str]], seconds: float) -> float:
-    """What so many processes decide together in a while, all of them beginning and ending at once.
+    """The number of decisions that several processes make together within `seconds`, starting at the same time.
 
-    Without a store each has one of its own, in its memory.
+    Without a store each process has one of its own, in memory.
     """
-    begin = time.monotonic() + 0.1
-    told = mmap.mmap(-1, 16 * len(keys_of_each))
+    start_s = time.monotonic() + 0.1
+    results = mmap.mmap(-1, 16 * len(keys_of_each))
     pids = []
     for index, keys in enumerate(keys_of_each):
         pid = os.fork()
         if pid == 0:
-            own = "memory://" if store is None else SharedStore.existing(store.path)
-            hit = Limiter("1000000000/hour", store=own).hit
+            apart = "memory://" if store is None else SharedStore.existing(store.path)
+            hit = Limiter("1000000000/hour", store=apart).hit
             decided = 0
-            for key in keys:  # what a new process meets for the first time is not what is measured
+            for key in keys:  # warm-up: first accesses of a new process are not measured
                 hit(key)
-            while time.monotonic() < begin:
+            while time.monotonic() < start_s:
                 pass
             start = time.perf_counter()
             while time.perf_counter() - start < seconds:
@@ -142,20 +146,20 @@ def decisions_per_second(store: SharedStore | None, keys_of_each: Sequence[Seque
                     for key in keys:
                         hit(key)
                 decided += max(1, 2000 // len(keys)) * len(keys)
-            struct.pack_into("=qd", told, 16 * index, decided, time.perf_counter() - start)
+            struct.pack_into("=qd", results, 16 * index, decided, time.perf_counter() - start)
             os._exit(0)
         pids.append(pid)
     for pid in pids:
         os.waitpid(pid, 0)
     total = 0.0
     for index in range(len(pids)):
-        decided, took_s = struct.unpack_from("=qd", told, 16 * index)
+        decided, took_s = struct.unpack_from("=qd", results, 16 * index)
         total += decided / took_s
     return total
 
 
 def _peers(rows: list[tuple[str, ...]], quick: bool) -> None:
-    """What else shares a limit between the processes of a host."""
+    """Peers that share a limit between the processes of a host."""
     calls = 200 if quick else 1000
     keys = ["user:42"] * calls
     rates = [pyrate_limiter.Rate(SLOW_LIMIT, pyrate_limiter.Duration.HOUR)]
@@ -185,9 +189,9 @@ def _peers(rows: list[tuple[str, ...]], quick: bool) -> None:
                 )
         subjects: dict[str, Timed] = {name: timed_loop(loop_over(make(), keys), calls) for name, make in makers.items()}
         measured = in_turns(subjects, rounds=3 if quick else 7)
-    own = measured["headgate, shared"]
+    apart = measured["headgate, shared"]
     for name, one in measured.items():
-        times = f"{one.median_ns / own.median_ns:,.0f} times Headgate's"
+        times = f"{one.median_ns / apart.median_ns:,.0f} times Headgate's"
         rows.append(("a log between processes", "1", name, str(one), times))
     if program("nginx") and program("wrk"):
         rate = nginx_requests_per_second(1 if quick else 5)

@@ -1,8 +1,8 @@
-"""The loads that the native core's hot paths are learned from: `python -m benchmarks.training LOAD`.
+"""The loads for the profile of the native core's hot paths: `python -m benchmarks.training LOAD`.
 
 They are no benchmarks: they have requests and limits of their own, and share no policy with them but that of the
-example shop, so what is measured is how code does that was arranged by other loads. `scripts/profile-native` runs them
-on a native core that counts.
+example shop, so benchmarks measure code that was optimized for other loads. `scripts/profile-native` runs them on a
+native core that counts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ROUNDS = 60_000
 
 
 def limiters() -> None:
-    """Every algorithm, by few keys and by many: what passes and what is refused."""
+    """Every algorithm, on few keys and on many, with requests that pass and requests that are refused."""
     chooser = random.Random(1)
     keys: list[Any] = [f"client-{int(9_000 * chooser.random() ** 3)}" for _ in range(ROUNDS // 4)]
     keys += [("tenant", number % 70, "reads") for number in range(ROUNDS // 8)]
@@ -77,12 +77,12 @@ def limiters() -> None:
             limiter.hit(key, 3)
         limiter.hit_many(keys)
 
-    async def ask() -> None:
+    async def call_all() -> None:
         limiter = AsyncLimiter("50/second bucket")
         for key in keys:
             await limiter.hit(key)
 
-    asyncio.run(ask())
+    asyncio.run(call_all())
 
 
 def holds() -> None:
@@ -110,7 +110,7 @@ def shared() -> None:
 
 
 def _requests(count: int) -> Iterator[Request]:
-    """What clients of a workspace ask, and what a scanner does."""
+    """Requests of a workspace's clients and of a scanner."""
     chooser = random.Random(2)
     for _ in range(count):
         client = int(800 * chooser.random() ** 2)
@@ -133,7 +133,7 @@ def _requests(count: int) -> Iterator[Request]:
 
 
 def gates() -> None:
-    """Policies, asked about requests."""
+    """Decisions of policies on requests."""
     requests = list(_requests(ROUNDS // 4))
     for policy in (WORKSPACE, SHOP):
         gate = Gate(policy)
@@ -146,12 +146,12 @@ def gates() -> None:
             if hold:
                 hold.commit()
 
-    async def ask() -> None:
+    async def call_all() -> None:
         gate = AsyncGate(WORKSPACE)
         for request in requests:
             await gate.hit(request)
 
-    asyncio.run(ask())
+    asyncio.run(call_all())
 
 
 async def _receive() -> dict[str, Any]:
@@ -162,8 +162,8 @@ async def _send(message: Any) -> None:
     pass
 
 
-def _ask_asgi(application: Any, requests: list[Request]) -> None:
-    async def ask() -> None:
+def _call_asgi(application: Any, requests: list[Request]) -> None:
+    async def call_all() -> None:
         for request in requests:
             path, _, query = request.path.partition("?")
             await application(
@@ -177,11 +177,11 @@ def _ask_asgi(application: Any, requests: list[Request]) -> None:
                 _receive, _send,
             )  # fmt: skip
 
-    asyncio.run(ask())
+    asyncio.run(call_all())
 
 
 def asgi() -> None:
-    """Applications of ASGI behind limits, a policy, and limits of their routes."""
+    """ASGI applications behind limits, a policy, and limits of their routes."""
 
     async def endpoint(request: Any) -> PlainTextResponse:
         return PlainTextResponse("a page")
@@ -204,11 +204,11 @@ def asgi() -> None:
         Starlette(routes=routes),
         on_fastapi,
     ):
-        _ask_asgi(limited_application, requests)
+        _call_asgi(limited_application, requests)
 
 
 def wsgi() -> None:
-    """An application of WSGI behind limits and a policy."""
+    """A WSGI application behind limits and a policy."""
 
     def application(environ: Any, start_response: Callable[..., Any]) -> list[bytes]:
         start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "6")])
@@ -259,10 +259,10 @@ def logs() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, policy = Path(folder, "access.log"), Path(folder, "policy.yaml")
         policy.write_text(json.dumps(WORKSPACE))
-        moment = datetime(2026, 3, 1, tzinfo=UTC)
+        start_time = datetime(2026, 3, 1, tzinfo=UTC)
         with log.open("w") as file:
             for number, request in enumerate(_requests(2 * ROUNDS)):
-                time = moment + timedelta(seconds=number // 7 - number % 3)
+                time = start_time + timedelta(seconds=number // 7 - number % 3)
                 file.write(
                     f"{request.headers['X-Forwarded-For']} - - [{time:%d/%b/%Y:%H:%M:%S %z}] "
                     f'"{request.method} {request.path} HTTP/1.1" 200 {number} "-" "a crawler"\n'
@@ -279,7 +279,7 @@ def _door(*options: str) -> Iterator[str]:
     ) as process:  # fmt: skip
         try:
             assert process.stderr is not None
-            yield next(found[1] for line in process.stderr if (found := re.search(r"on (http://\S+),", line)))
+            yield next(match[1] for line in process.stderr if (match := re.search(r"on (http://\S+),", line)))
         finally:
             process.terminate()
 

@@ -1,4 +1,4 @@
-"""Waiting for a turn: how long ten turns take, in which order they come, how evenly, and what a waiter costs."""
+"""Waiting for a turn: the time of ten turns, their order, their spacing, and the cost of a waiter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Wait = Callable[[], object]
 
 
 BUCKET, QUEUE = "{}/second burst 1", "{}/second queue 100"
-"""A bucket of one loses what flows in before a waiter that is woken late has asked; a queue sets its moments."""
+"""A bucket of one loses the refill until a waiter that wakes late asks again; a queue fixes the times of turns."""
 
 
 def headgate(text: str, per_second: int) -> Wait:
@@ -41,7 +41,7 @@ def headgate(text: str, per_second: int) -> Wait:
 
 
 def throttled_py(per_second: int) -> Wait:
-    """throttled-py's token bucket, which waits for as long as its timeout says."""
+    """throttled-py's token bucket, which waits up to its timeout."""
     quota = throttled.rate_limiter.per_sec(per_second, burst=1)
     return throttled.Throttled(key="key", using="token_bucket", quota=quota, timeout=10).limit
 
@@ -53,7 +53,7 @@ def pyrate(per_second: int) -> Wait:
 
 
 def limits_with_tenacity(per_second: int) -> Wait:
-    """limits, which does not wait: tenacity asks again every hundredth of a second. It knows no period below one."""
+    """limits, which does not wait: tenacity retries every hundredth of a second. It has no period below a second."""
     limiter, item = limits.strategies.MovingWindowRateLimiter(limits.storage.MemoryStorage()), limits.parse("1/second")
     assert per_second == 1
     retry = tenacity.retry(wait=tenacity.wait_fixed(0.01), retry=tenacity.retry_if_result(lambda passed: not passed))
@@ -61,7 +61,7 @@ def limits_with_tenacity(per_second: int) -> Wait:
 
 
 def in_threads(wait: Wait, waiters: int) -> list[tuple[int, float]]:
-    """Which waiter passed when, in seconds since the first asked; each begins to wait a little after the one before."""
+    """(waiter, seconds from the start until it passed); each starts to wait a little after the previous one."""
     passed: list[tuple[int, float]] = []
     start = time.perf_counter()
 
@@ -110,13 +110,13 @@ def asyncio_aiolimiter(per_second: int, waiters: int) -> list[tuple[int, float]]
 
 
 def inversions(passed: Sequence[tuple[int, float]]) -> int:
-    """How many pairs of waiters passed in another order than they came."""
+    """The number of pairs of waiters that passed in another order than they arrived."""
     order = [number for number, _ in passed]
     return sum(later < earlier for at, earlier in enumerate(order) for later in order[at + 1 :])
 
 
 Run = Callable[[int, int], list[tuple[int, float]]]
-"""Which of so many waiters, at so many turns a second, passed when."""
+"""Runs with (turns a second, waiters); returns (waiter, seconds until it passed)."""
 
 RUNS: dict[str, Run] = {
     "Headgate, bucket, threads": lambda rate, waiters: in_threads(headgate(BUCKET, rate), waiters),
@@ -134,30 +134,30 @@ SLOW = ("throttled-py", "limits with tenacity")
 def run(quick: bool) -> Section:
     """Measure turns in turns with the others, then spacing and what a waiter costs."""
     rounds = 2 if quick else 9
-    took: dict[str, list[float]] = {name: [] for name in RUNS}
-    turned: Counter[str] = Counter()
+    ratios_by_name: dict[str, list[float]] = {name: [] for name in RUNS}
+    inversion_counts: Counter[str] = Counter()
     for _ in range(rounds):
         for name, wait in RUNS.items():
             turns, rate = (3, 1) if name in SLOW else (TURNS, PER_SECOND)
             passed = wait(rate, turns)
-            took[name].append(max(moment for _, moment in passed) / ((turns - 1) / rate))
-            turned[name] += inversions(passed)
+            ratios_by_name[name].append(max(moment for _, moment in passed) / ((turns - 1) / rate))
+            inversion_counts[name] += inversions(passed)
     rows = [
         (
             name,
             f"{1 if name in SLOW else PER_SECOND}/second",
             f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
-            str(turned[name]),
+            str(inversion_counts[name]),
         )
-        for name, ratios in took.items()
+        for name, ratios in ratios_by_name.items()
     ]
     targets = []
     for name in (name for name in RUNS if name.startswith("Headgate")):
-        ratio = median(took[name])
-        asked = f"{name}: ten turns at {PER_SECOND} a second take at most 1.05 times the ideal 90 ms"
-        targets.append(Target(asked, f"{ratio:.3f} times", ratio <= 1.05))
-        asked = f"{name}: waiters that passed in another order than they came"
-        targets.append(Target(asked, f"{turned[name]}", not turned[name]))
+        ratio = median(ratios_by_name[name])
+        requirement = f"{name}: ten turns at {PER_SECOND} a second take at most 1.05 times the ideal 90 ms"
+        targets.append(Target(requirement, f"{ratio:.3f} times", ratio <= 1.05))
+        requirement = f"{name}: waiters that passed in another order than they came"
+        targets.append(Target(requirement, f"{inversion_counts[name]}", not inversion_counts[name]))
     error = spacing(100 if quick else QUEUED)
     calls, timers = cost_of_waiters()
     targets.append(
@@ -178,7 +178,7 @@ def run(quick: bool) -> Section:
 
 
 def spacing(waiters: int) -> tuple[float, float]:
-    """By how many microseconds the turns of a queue are off, measured from its first: median and 99th percentile."""
+    """The deviation of a queue's turns, relative to its first, in microseconds: median and 99th percentile."""
     limiter = Limiter(f"1000/second queue {waiters}")
     passed = in_threads(lambda: limiter.acquire("key"), waiters)
     moments = sorted(moment for _, moment in passed)
@@ -186,45 +186,45 @@ def spacing(waiters: int) -> tuple[float, float]:
     return median(errors), errors[len(errors) * 99 // 100]
 
 
-class CountedStore(MemoryStore):
-    """Memory that counts how often its limits are asked."""
+class CountingStore(MemoryStore):
+    """A memory store that counts the calls of its limits."""
 
-    asked = 0
+    calls = 0
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> Any:
         store, bound = self, super().bind(limits, clock=clock)
 
-        class Counted:
+        class CountingLimits:
             def __getattr__(self, name: str) -> Any:
                 value = getattr(bound, name)
                 if name not in ("decide", "read"):
                     return value
 
-                def counted(*arguments: Any) -> Any:
-                    store.asked += 1
+                def counting(*arguments: Any) -> Any:
+                    store.calls += 1
                     return value(*arguments)
 
-                return counted
+                return counting
 
-        return Counted()
+        return CountingLimits()
 
 
 def cost_of_waiters() -> tuple[float, int]:
-    """Of a thousand tasks that wait for one key: calls of the store for each, and the most timers at one moment."""
-    store, most = CountedStore(), 0
+    """With WAITERS tasks that wait for one key: calls of the store per task, and the most timers at one time."""
+    store, most = CountingStore(), 0
     timers: list[asyncio.TimerHandle] = []
 
-    def noting(call_at: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.TimerHandle]:
-        def noted(*arguments: Any, **options: Any) -> asyncio.TimerHandle:
+    def recording(call_at: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.TimerHandle]:
+        def recorded(*arguments: Any, **options: Any) -> asyncio.TimerHandle:
             timers.append(call_at(*arguments, **options))
             return timers[-1]
 
-        return noted
+        return recorded
 
     async def run() -> None:
         nonlocal most
         loop = asyncio.get_running_loop()
-        loop.call_at = noting(loop.call_at)  # type: ignore[assignment]
+        loop.call_at = recording(loop.call_at)  # type: ignore[assignment]
         limiter = AsyncLimiter("1000/second burst 1", store=store)
         waiting = asyncio.create_task(in_tasks(lambda: limiter.acquire("key", timeout=60), WAITERS))
         while not waiting.done():
@@ -234,4 +234,4 @@ def cost_of_waiters() -> tuple[float, int]:
         await waiting
 
     asyncio.run(run())
-    return store.asked / WAITERS, most
+    return store.calls / WAITERS, most

@@ -1,4 +1,4 @@
-"""How much of a limit is really used where costs are held first and known later, by the clock of a simulation.
+"""The share of a limit that is used where costs are held first and known later, by a simulated clock.
 
 The rules of two other limiters are written down from their sources, for one bucket and without their I/O.
 token-throttle's memory backend (`_capacity.py`, `_bucket.py`) refills all the time and gives a whole refund back, up to
@@ -25,17 +25,17 @@ ANSWER_US = 5_000_000
 EVERY_US = 25_000  # 40 requests a second: eight times as many tokens as the limit lets through
 WARM_UP_MINUTES = 5
 MOST_OF_A_SLIDING_WINDOW = 60 / (55 + 5 * HELD / USED)
-"""What was held in the last 5 seconds of a minute counts threefold: more would break the limit if it were all used."""
+"""Costs held in the last 5 seconds of a minute count threefold: more would exceed the limit if all were used."""
 
 Settle = Callable[[int], object]
-"""Settles what was held with what was used."""
+"""Settles a hold with the actual cost."""
 
 
 class Subject(Protocol):
     """A limit on tokens a minute, by a clock of microseconds."""
 
     def at(self, now_us: int) -> None:
-        """What follows happens at this moment."""
+        """Set the time of the following calls."""
 
     def reserve(self, cost: int) -> Settle | None:
         """Hold a cost; None where it is refused."""
@@ -112,7 +112,7 @@ class TensorZero:
 
 @dataclass
 class TakesOffAllThatFlowedBack:
-    """A bucket whose refunds lose all that flowed back since the hold, as for a plain request that is taken back."""
+    """A bucket whose refunds are reduced by the refill since the hold, as for a plain request that is given back."""
 
     level: float = TOKENS
     now_us: int = 0
@@ -129,20 +129,20 @@ class TakesOffAllThatFlowedBack:
         before = self.flowed
         return lambda used: self._refund(max(0.0, cost - used - (self.flowed - before)))
 
-    def _refund(self, left: float) -> None:
-        self.level = min(TOKENS, self.level + left)
+    def _refund(self, refund: float) -> None:
+        self.level = min(TOKENS, self.level + refund)
 
 
 @dataclass(frozen=True)
 class Used:
-    """What passed: the share of the limit after the warm-up, and the most that was used within one minute."""
+    """The result: the used share of the limit after the warm-up, and the most used within one minute."""
 
     share: float
     most_in_a_minute: int
 
 
 def simulate(subject: Subject, arrivals: Iterator[int]) -> Used:
-    """Ask for each arrival, settle each admitted one when its answer has come."""
+    """Reserve for each arrival, and settle each admitted one when its answer is complete."""
     running: list[tuple[int, int, Settle]] = []
     within: deque[int] = deque()  # the moments of those admitted in the last minute
     most = admitted = number = last_us = 0
@@ -195,11 +195,11 @@ def run(quick: bool) -> Section:
         if not name.startswith("Headgate"):
             continue
         least = 0.98 * MOST_OF_A_SLIDING_WINDOW if "sliding" in name else 0.95
-        asked = f"{name}: used where answers take 5 s and use a third of what they hold, at least {least:.0%}"
-        targets.append(Target(asked, f"{used.share:.1%}", used.share >= least))
-        asked = f"{name}: tokens that pass within a second around late refunds, at most"
+        requirement = f"{name}: used where answers take 5 s and use a third of what they hold, at least {least:.0%}"
+        targets.append(Target(requirement, f"{used.share:.1%}", used.share >= least))
+        requirement = f"{name}: tokens that pass within a second around late refunds, at most"
         most = TOKENS + TOKENS // 60
-        targets.append(Target(f"{asked} {most:,}", f"{twice:,}", twice <= most))
+        targets.append(Target(f"{requirement} {most:,}", f"{twice:,}", twice <= most))
     return Section(
         "Use of a limit under holds",
         f"{TOKENS:,} tokens a minute by a simulated clock. A request every {EVERY_US // 1000} ms holds {HELD} tokens; "
@@ -215,7 +215,7 @@ def run(quick: bool) -> Section:
 
 
 def after_a_pause(subject: Subject) -> int:
-    """Hold all that there is; after a refill use all that there is; and see what passes once the holds end unused."""
+    """Hold the whole limit; after a refill use all of it; return what passes once the holds end unused."""
     subject.at(0)
     held = [subject.reserve(TOKENS // 10) for _ in range(10)]
     subject.at(2 * MINUTE_US)
@@ -229,7 +229,7 @@ def after_a_pause(subject: Subject) -> int:
 
 
 def all_that_passes(subject: Subject) -> int:
-    """Use all that there is."""
+    """Use all that remains; return how much that was."""
     passed = 0
     while (settle := subject.reserve(HELD)) is not None:
         settle(HELD)

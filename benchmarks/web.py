@@ -1,4 +1,4 @@
-"""Web applications under load: what Headgate leaves of their requests a second, and what its peers leave."""
+"""Web applications under load: the share of their requests a second that remains with Headgate and its peers."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Subject:
     name: str
     function: str
     header: str = ""
-    """A header that every answer must have; "" where nothing is told."""
+    """A header that every response must have; "" where the limiter sends none."""
 
     limited: bool = True
-    """Whether it refuses at all."""
+    """Whether it can refuse requests."""
 
-    own: bool = False
-    """What a target is about, or what it is measured by: it gets more rounds than the others."""
+    every_turn: bool = False
+    """Whether a target is about it, or relative to it: it is measured in every turn, the others in the first."""
 
-    kept: float = 0
-    """The share of the requests a second of `than` that it must keep; 0 where it has no target."""
+    target: float = 0
+    """The least share of the requests a second of `baseline`; 0 where it has no target."""
 
-    than: str = BARE
+    baseline: str = BARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,16 @@ class Comparison:
     body: str = ""
 
 
-ALONE = Subject(BARE, "bare", limited=False, own=True)
-CONSTANT = Subject("two constant headers", "constant_headers", "ratelimit", limited=False, own=True)
+ALONE = Subject(BARE, "bare", limited=False, every_turn=True)
+CONSTANT = Subject("two constant headers", "constant_headers", "ratelimit", limited=False, every_turn=True)
 EMPTY = "empty dependency"
 
 
-def middlewares(kept_plain: float, kept_policy: float) -> tuple[Subject, ...]:
+def middlewares(plain_target: float, policy_target: float) -> tuple[Subject, ...]:
     """Headgate before an application, with plain limits and with a policy."""
     return (
-        Subject(HEADGATE, "headgate", "ratelimit", own=True, kept=kept_plain),
-        Subject("headgate, policy", "headgate_policy", "ratelimit", own=True, kept=kept_policy),
+        Subject(HEADGATE, "headgate", "ratelimit", every_turn=True, target=plain_target),
+        Subject("headgate, policy", "headgate_policy", "ratelimit", every_turn=True, target=policy_target),
     )
 
 
@@ -79,8 +79,8 @@ ON_FASTAPI = (
     ALONE,
     CONSTANT,
     *middlewares(0.95, 0.96),
-    Subject(EMPTY, "empty_dependency", limited=False, own=True),
-    Subject("headgate, dependency", "headgate_dependency", "ratelimit", own=True, kept=0.95, than=EMPTY),
+    Subject(EMPTY, "empty_dependency", limited=False, every_turn=True),
+    Subject("headgate, dependency", "headgate_dependency", "ratelimit", every_turn=True, target=0.95, baseline=EMPTY),
     Subject("slowapi, middleware", "slowapi_middleware", "x-ratelimit-remaining"),
     Subject("slowapi, decorator", "slowapi_decorator", "x-ratelimit-remaining"),
     Subject("throttled-py", "throttled", "ratelimit-remaining"),
@@ -95,8 +95,8 @@ COMPARISONS = (
             ALONE,
             CONSTANT,
             *middlewares(0.90, 0.92),
-            Subject("headgate, no headers", "headgate_silent", own=True),
-            Subject("headgate, decorator", "headgate_decorator", "ratelimit", own=True, kept=0.88),
+            Subject("headgate, no headers", "headgate_silent", every_turn=True),
+            Subject("headgate, decorator", "headgate_decorator", "ratelimit", every_turn=True, target=0.88),
             Subject("slowapi, middleware", "slowapi_middleware", "x-ratelimit-remaining"),
             Subject("slowapi, decorator", "slowapi_decorator", "x-ratelimit-remaining"),
             Subject("throttled-py", "throttled", "ratelimit-remaining"),
@@ -149,19 +149,19 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class Rounds:
-    """What was measured of a subject; times in microseconds."""
+    """The measurements of a subject; times in microseconds."""
 
     took: list[float] = field(default_factory=list)
     """The processor time of a request."""
 
     bare: list[float] = field(default_factory=list)
-    """The same of the bare application, at the same time."""
+    """The processor time of a request of the bare application, at the same time."""
 
     paired: list[tuple[float, float]] = field(default_factory=list)
-    """(a request of what its target compares it with, its own), at the same time."""
+    """(a request of its baseline, its own), at the same time."""
 
     solitary: list[Load] = field(default_factory=list)
-    """What one client saw who waits for each answer."""
+    """The results of one client that waits for each response."""
 
 
 def run(quick: bool) -> Section:
@@ -172,7 +172,7 @@ def run(quick: bool) -> Section:
         for comparison in COMPARISONS:
             measured = _measure(comparison, quick)
             rows += _rows(comparison, measured)
-            targets += [_target(comparison, one, measured) for one in comparison.subjects if one.kept]
+            targets += [_target(comparison, one, measured) for one in comparison.subjects if one.target]
     return Section(
         "Web applications",
         "uvicorn with httptools and uvloop, or gunicorn with one worker of four threads. All limits are so high that "
@@ -192,7 +192,7 @@ def run(quick: bool) -> Section:
 
 
 def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
-    """Serve all subjects, see that they do what they should, and load them in turns."""
+    """Serve all subjects, check their responses, and load them in turns."""
     bare, *others = comparison.subjects
     seconds, sets, turns = (0.1, 1, 3) if quick else (0.15, 6, 6)
     rounds = {subject.name: Rounds() for subject in comparison.subjects}
@@ -201,18 +201,18 @@ def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
             if number == 0:
                 _verify(comparison, served)
             for server in served.values():
-                _ask(comparison, server)  # which waits for it to have begun
+                _request(comparison, server)  # waits until the server has started
             _load(comparison, list(served.values()), 0.3, 2)  # warms them up
             for turn in range(turns):
                 for subject in others:
-                    if subject.own or turn == 0:
-                        own, is_turned = served[subject.name], bool(turn % 2)
-                        both = _load_both(comparison, served[bare.name], own, seconds, is_turned)
+                    if subject.every_turn or turn == 0:
+                        own, is_reversed = served[subject.name], bool(turn % 2)
+                        both = _load_both(comparison, served[bare.name], own, seconds, is_reversed)
                         rounds[bare.name].took.append(both[0])
                         rounds[subject.name].bare.append(both[0])
                         rounds[subject.name].took.append(both[1])
-                        if subject.than != BARE:
-                            both = _load_both(comparison, served[subject.than], own, seconds, is_turned)
+                        if subject.baseline != BARE:
+                            both = _load_both(comparison, served[subject.baseline], own, seconds, is_reversed)
                         rounds[subject.name].paired.append(both)
             for name, server in served.items():
                 rounds[name].solitary += _load(comparison, [server], 0.1, 1)
@@ -220,20 +220,20 @@ def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
 
 
 def _load_both(
-    comparison: Comparison, bare: Served, subject: Served, seconds: float, is_turned: bool
+    comparison: Comparison, bare: Served, subject: Served, seconds: float, is_reversed: bool
 ) -> tuple[float, float]:
     """Microseconds of processor time that a request took each of two servers under load at the same time.
 
-    The load of the second one begins first where `is_turned`.
+    The load of the second one starts first where `is_reversed`.
     """
-    both = [subject, bare] if is_turned else [bare, subject]
+    both = [subject, bare] if is_reversed else [bare, subject]
     before = [processor_seconds(server.pid) for server in both]
     loads = _load(comparison, both, seconds, CLIENTS)
     took = [
         (processor_seconds(server.pid) - since) * 1e6 / load.requests
         for server, since, load in zip(both, before, loads, strict=True)
     ]
-    first, second = reversed(took) if is_turned else took
+    first, second = reversed(took) if is_reversed else took
     return first, second
 
 
@@ -243,7 +243,7 @@ def _load(comparison: Comparison, servers: Sequence[Served], seconds: float, con
 
 
 def _rows(comparison: Comparison, measured: dict[str, Rounds]) -> list[tuple[str, ...]]:
-    waited = _solitary(measured[BARE])
+    alone = _solitary(measured[BARE])
     rows: list[tuple[str, ...]] = []
     for name, one in measured.items():
         rate = f"{1e6 / median(one.took):,.0f}"
@@ -254,7 +254,7 @@ def _rows(comparison: Comparison, measured: dict[str, Rounds]) -> list[tuple[str
         pairs = list(zip(one.bare, one.took, strict=True))
         kept = _spread([bare / own for bare, own in pairs], ".0%")
         added = _spread([own - bare for bare, own in pairs], ".1f")
-        later = f"{middle - waited[0]:+.0f} us, {high - waited[1]:+.0f} us"
+        later = f"{middle - alone[0]:+.0f} us, {high - alone[1]:+.0f} us"
         rows.append((comparison.title, name, rate, kept, f"{added} us", later))
     return rows
 
@@ -270,11 +270,11 @@ def _solitary(rounds: Rounds) -> tuple[float, float]:
 
 def _target(comparison: Comparison, subject: Subject, measured: dict[str, Rounds]) -> Target:
     kept = median(other / own for other, own in measured[subject.name].paired)
-    than = "the bare application" if subject.than == BARE else f"the application with an {subject.than}"
+    than = "the bare application" if subject.baseline == BARE else f"the application with an {subject.baseline}"
     return Target(
-        f"{comparison.title}, {subject.name}: at least {subject.kept:.0%} of the requests a second of {than}",
+        f"{comparison.title}, {subject.name}: at least {subject.target:.0%} of the requests a second of {than}",
         f"{kept:.1%}",
-        kept >= subject.kept,
+        kept >= subject.target,
     )
 
 
@@ -289,8 +289,8 @@ def _served(comparison: Comparison, subjects: Sequence[Subject], a_minute: int) 
     try:
         for subject in subjects:
             with socket.create_server(("127.0.0.1", 0)) as listener:
-                told = (comparison.server, comparison.module, subject.function, a_minute, listener)
-                process = context.Process(target=serve, args=told, daemon=True)
+                arguments = (comparison.server, comparison.module, subject.function, a_minute, listener)
+                process = context.Process(target=serve, args=arguments, daemon=True)
                 process.start()
                 processes.append(process)
                 served[subject.name] = Served(listener.getsockname()[1], process.pid or 0)
@@ -304,21 +304,21 @@ def _served(comparison: Comparison, subjects: Sequence[Subject], a_minute: int) 
 
 
 def _verify(comparison: Comparison, served: dict[str, Served]) -> None:
-    """Raise where a subject does not answer, tells nothing though it should, or never refuses."""
+    """Raise where a subject does not answer, lacks its header, or never refuses."""
     limited = [subject for subject in comparison.subjects if subject.limited]
     with _served(comparison, limited, FEW) as strict:
         for subject in comparison.subjects:
-            status, headers = _ask(comparison, served[subject.name])
+            status, headers = _request(comparison, served[subject.name])
             if status != 200 or (subject.header and subject.header not in headers):
                 raise RuntimeError(f"{comparison.title}, {subject.name}: answered {status} with {headers}")
             if subject.limited:
-                answers = [_ask(comparison, strict[subject.name])[0] for _ in range(FEW + 1)]
+                answers = [_request(comparison, strict[subject.name])[0] for _ in range(FEW + 1)]
                 if answers != [200] * FEW + [429]:
                     raise RuntimeError(f"{comparison.title}, {subject.name}: {FEW} a minute were answered {answers}")
 
 
-def _ask(comparison: Comparison, served: Served) -> tuple[int, list[str]]:
-    """The status and the names of the headers that one request is answered with."""
+def _request(comparison: Comparison, served: Served) -> tuple[int, list[str]]:
+    """The status and the names of the headers of one response."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
     method = "POST" if comparison.body else "GET"
     connection.request(method, comparison.path, comparison.body or None, {"Content-Type": "application/json"})

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from benchmarks.measuring import Section
 from benchmarks.web import BARE, COMPARISONS, CONSTANT, MANY, Comparison
-from benchmarks.web_inside import asking_asgi, built
+from benchmarks.web_inside import asgi_caller, built
 
 REQUESTS = 1000
 LINE_BYTES = 64
 COLUMNS = ("application", "limited by", "instructions", "added", "lines of code", "added")
-COUNTED = {BARE, CONSTANT.name, "headgate", "headgate, policy"}
+COUNTED_SUBJECTS = {BARE, CONSTANT.name, "headgate", "headgate, policy"}
 
 Place = tuple[str, int]
 """(the file of a program or library, the address of an instruction in it)"""
@@ -51,7 +51,7 @@ def run(quick: bool) -> Section:
 
 
 def _rows(comparison: Comparison, requests: int) -> Iterator[tuple[str, ...]]:
-    subjects = [subject for subject in comparison.subjects if subject.name in COUNTED]
+    subjects = [subject for subject in comparison.subjects if subject.name in COUNTED_SUBJECTS]
     runs = [(subject.function, share * requests) for subject in subjects for share in (1, 3)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as threads:
         count = partial(_count, Path(folder), comparison.module)
@@ -60,31 +60,31 @@ def _rows(comparison: Comparison, requests: int) -> Iterator[tuple[str, ...]]:
     for subject, fewer, more in zip(subjects, counted[::2], counted[1::2], strict=True):
         each = {place: (count - fewer[place]) / (2 * requests) for place, count in more.items()}
         lines = len({(file, address // LINE_BYTES) for (file, address), count in each.items() if count > 0.5})
-        own = sum(each.values())
+        instructions = sum(each.values())
         if subject.name == BARE:
-            bare, bare_lines = own, lines
-            yield comparison.title.partition(",")[0], subject.name, f"{own:,.0f}", "", f"{lines:,}", ""
+            bare, bare_lines = instructions, lines
+            yield comparison.title.partition(",")[0], subject.name, f"{instructions:,.0f}", "", f"{lines:,}", ""
         else:
-            added = f"{own - bare:,.0f}", f"{lines:,}", f"{lines - bare_lines:,}"
-            yield comparison.title.partition(",")[0], subject.name, f"{own:,.0f}", *added
+            added = f"{instructions - bare:,.0f}", f"{lines:,}", f"{lines - bare_lines:,}"
+            yield comparison.title.partition(",")[0], subject.name, f"{instructions:,.0f}", *added
 
 
 def _count(folder: Path, module: str, function: str, requests: int) -> Counter[Place]:
-    """How often each instruction was run by a process that answers so many requests."""
+    """The executions of each instruction by a process that answers so many requests."""
     out = folder / f"{function}.{requests}"
     command = ["valgrind", "--tool=callgrind", "--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"]
     command += [f"--callgrind-out-file={out}", sys.executable, "-m", "benchmarks.web_counted"]
-    told = subprocess.run(
+    done = subprocess.run(
         [*command, module, function, str(requests)],
         capture_output=True, text=True, check=False, env=os.environ | {"PYTHONHASHSEED": "0"},
     )  # fmt: skip
-    if told.returncode != 0:
-        raise RuntimeError(f"{module}.{function} under valgrind: {told.stderr[-2000:]}")
+    if done.returncode != 0:
+        raise RuntimeError(f"{module}.{function} under valgrind: {done.stderr[-2000:]}")
     return _read(out)
 
 
 def _read(out: Path) -> Counter[Place]:
-    """The counts of a file of callgrind, without those of what was called, which follow each line `calls=`."""
+    """The counts of a file of callgrind, without those of called functions, which follow each line `calls=`."""
     counts: Counter[Place] = Counter()
     file, is_of_call = "", False
     with out.open() as lines:
@@ -106,10 +106,10 @@ def main() -> None:
     parser.add_argument("module")
     parser.add_argument("function")
     parser.add_argument("requests", type=int)
-    told = parser.parse_args()
-    comparison = next(one for one in COMPARISONS if one.module == told.module)
+    options = parser.parse_args()
+    comparison = next(one for one in COMPARISONS if one.module == options.module)
     with asyncio.Runner() as runner:
-        asking_asgi(runner, built(comparison, told.function, MANY), comparison)(told.requests)
+        asgi_caller(runner, built(comparison, options.function, MANY), comparison)(options.requests)
 
 
 if __name__ == "__main__":

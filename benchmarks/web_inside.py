@@ -1,4 +1,4 @@
-"""Web applications without a server: what a limiter adds to the time of a request, in turns in one process."""
+"""Web applications without a server: the time that a limiter adds to a request, in turns in one process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.measuring import Section
 from benchmarks.web import BARE, COMPARISONS, CONSTANT, MANY, Comparison
 
-Asked = Callable[[int], float]
-"""Answers so many requests; gives the microseconds that one took."""
+TimedRequests = Callable[[int], float]
+"""Has an application answer so many requests; returns the microseconds of one."""
 
 ADDRESS = ("127.0.0.1", 50_000)
 COLUMNS = ("application", "limited by", "a request", "added", "beyond two constant headers")
@@ -41,16 +41,16 @@ def run(quick: bool) -> Section:
 
 def _measure(comparison: Comparison, rounds: int, requests: int) -> dict[str, list[float]]:
     """Microseconds of a request, by subject and round."""
-    names = {subject.name: subject.function for subject in comparison.subjects if subject.own}
+    names = {subject.name: subject.function for subject in comparison.subjects if subject.every_turn}
     applications = {name: built(comparison, function, MANY) for name, function in names.items()}
-    took: dict[str, list[float]] = {name: [] for name in names}
-    with _asking(comparison, applications) as asked:
-        for one in asked.values():
+    times_us: dict[str, list[float]] = {name: [] for name in names}
+    with _callers(comparison, applications) as callers:
+        for one in callers.values():
             one(requests)  # warms it up
         for turn in range(rounds):
-            for name in list(asked) if turn % 2 else reversed(asked):
-                took[name].append(asked[name](requests))
-    return took
+            for name in list(callers) if turn % 2 else reversed(callers):
+                times_us[name].append(callers[name](requests))
+    return times_us
 
 
 def built(comparison: Comparison, function: str, a_minute: int) -> Any:
@@ -58,15 +58,21 @@ def built(comparison: Comparison, function: str, a_minute: int) -> Any:
     return getattr(import_module(f"benchmarks.web_apps.{comparison.module}"), function)(a_minute)
 
 
-def _rows(comparison: Comparison, took: dict[str, list[float]]) -> Iterator[tuple[str, ...]]:
-    for name, own in took.items():
+def _rows(comparison: Comparison, times_us: dict[str, list[float]]) -> Iterator[tuple[str, ...]]:
+    for name, own in times_us.items():
         if name == BARE:
             yield comparison.title, name, f"{median(own):.1f} us", "", ""
             continue
-        than = next(subject.than for subject in comparison.subjects if subject.name == name)
-        added = _added(own, took[than])
-        beyond = "" if name == CONSTANT.name or than != BARE else _added(own, took[CONSTANT.name])
-        yield comparison.title, name, f"{median(own):.1f} us", added + ("" if than == BARE else f" to {than}"), beyond
+        base = next(subject.baseline for subject in comparison.subjects if subject.name == name)
+        added = _added(own, times_us[base])
+        beyond = "" if name == CONSTANT.name or base != BARE else _added(own, times_us[CONSTANT.name])
+        yield (
+            comparison.title,
+            name,
+            f"{median(own):.1f} us",
+            added + ("" if base == BARE else f" to {base}"),
+            beyond,
+        )
 
 
 def _added(own: list[float], other: list[float]) -> str:
@@ -74,17 +80,17 @@ def _added(own: list[float], other: list[float]) -> str:
 
 
 @contextmanager
-def _asking(comparison: Comparison, applications: dict[str, Any]) -> Iterator[dict[str, Asked]]:
-    """What asks each application, as its kind of server does."""
+def _callers(comparison: Comparison, applications: dict[str, Any]) -> Iterator[dict[str, TimedRequests]]:
+    """A caller for each application, which calls it as its kind of server does."""
     if comparison.server == "gunicorn":
-        yield {name: _asking_wsgi(application, comparison) for name, application in applications.items()}
+        yield {name: _wsgi_caller(application, comparison) for name, application in applications.items()}
         return
     with asyncio.Runner() as runner:
-        yield {name: asking_asgi(runner, application, comparison) for name, application in applications.items()}
+        yield {name: asgi_caller(runner, application, comparison) for name, application in applications.items()}
 
 
-def asking_asgi(runner: asyncio.Runner, application: Any, comparison: Comparison) -> Asked:
-    """What asks an application of ASGI, as a server does."""
+def asgi_caller(runner: asyncio.Runner, application: Any, comparison: Comparison) -> TimedRequests:
+    """A caller of an ASGI application, which calls it as a server does."""
     method, body = ("POST", comparison.body.encode()) if comparison.body else ("GET", b"")
     message = {"type": "http.request", "body": body, "more_body": False}
     headers = [(b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json"), (b"accept", b"*/*")]
@@ -92,11 +98,11 @@ def asking_asgi(runner: asyncio.Runner, application: Any, comparison: Comparison
     async def receive() -> Any:
         return message
 
-    async def send(sent: Any) -> None:
-        if sent["type"] == "http.response.start" and sent["status"] != 200:
-            raise RuntimeError(f"{comparison.title}: answered {sent}")
+    async def send(response_message: Any) -> None:
+        if response_message["type"] == "http.response.start" and response_message["status"] != 200:
+            raise RuntimeError(f"{comparison.title}: answered {response_message}")
 
-    async def ask(requests: int) -> float:
+    async def send_requests(requests: int) -> float:
         start_ns = time.thread_time_ns()
         for _ in range(requests):
             scope = {
@@ -108,15 +114,15 @@ def asking_asgi(runner: asyncio.Runner, application: Any, comparison: Comparison
             await application(scope, receive, send)
         return (time.thread_time_ns() - start_ns) / requests / 1000
 
-    return lambda requests: runner.run(ask(requests))
+    return lambda requests: runner.run(send_requests(requests))
 
 
-def _asking_wsgi(application: Any, comparison: Comparison) -> Asked:
+def _wsgi_caller(application: Any, comparison: Comparison) -> TimedRequests:
     def start_response(status: str, headers: Any, *error: Any) -> None:
         if not status.startswith("200"):
             raise RuntimeError(f"{comparison.title}: answered {status}")
 
-    def ask(requests: int) -> float:
+    def send_requests(requests: int) -> float:
         start_ns = time.thread_time_ns()
         for _ in range(requests):
             parts = application(
@@ -136,4 +142,4 @@ def _asking_wsgi(application: Any, comparison: Comparison) -> Asked:
                 parts.close()
         return (time.thread_time_ns() - start_ns) / requests / 1000
 
-    return ask
+    return send_requests

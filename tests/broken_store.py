@@ -1,4 +1,4 @@
-"""A store that fails, as a server does that nobody guards."""
+"""A store that always fails, as an unreachable server without a guard does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from headgate import MemoryStore, StoreUnavailable
 
 NO_REDIS = "redis://127.0.0.1:1/0"
-"""A Redis where nobody listens."""
+"""A Redis URL where no process listens."""
 
 
 class BrokenStore(MemoryStore):
-    """Answers nothing, and counts how often it is closed."""
+    """Fails at every call, and counts how often it is closed."""
 
     closed = 0
     failure = "as a whole"
@@ -25,7 +25,7 @@ class BrokenStore(MemoryStore):
 
 
 class _Broken:
-    def hit(self, *told: Any, **more: Any) -> Any:
-        raise StoreUnavailable("nobody is there")
+    def hit(self, *arguments: Any, **options: Any) -> Any:
+        raise StoreUnavailable("no server is there")
 
     peek = hit_many = decide = give_back = reset = read = hit

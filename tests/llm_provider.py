@@ -1,4 +1,4 @@
-"""A provider of language models on the loopback, which answers as the model's name says: well, or wrong in each way."""
+"""A provider of language models on the loopback, whose answers depend on the model's name: correct or faulty."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any, ClassVar
 
-SENT, MADE = 12, 230
-"""Tokens that each answer tells as its usage."""
+INPUT_TOKENS, OUTPUT_TOKENS = 12, 230
+"""The usage that each answer reports."""
 
-CHAT_USAGE = {"prompt_tokens": SENT, "completion_tokens": MADE, "total_tokens": SENT + MADE}
-USAGE = {"input_tokens": SENT, "output_tokens": MADE}
+CHAT_USAGE = {
+    "prompt_tokens": INPUT_TOKENS,
+    "completion_tokens": OUTPUT_TOKENS,
+    "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+}
+USAGE = {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}
 WORDS = ["The", " sky", " is", " blue", "."]
 
 
 class Provider:
-    """What a provider was asked."""
+    """The bodies that a provider has received."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.asked: list[dict[str, Any]] = []
-        self.gone = Event()
-        """Set when a client has left a stream that has no end."""
+        self.received: list[dict[str, Any]] = []
+        self.disconnected = Event()
+        """Set when a client has closed an endless stream."""
 
 
 @contextmanager
 def provider() -> Iterator[Provider]:
-    """A provider that listens on a free port."""
+    """Run a provider that listens on a free port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     answering = _Handler.of[server.server_port] = Provider(server.server_port)
@@ -45,35 +49,35 @@ def provider() -> Iterator[Provider]:
 
 
 def chat_events(model: str, *, usage: bool) -> list[bytes]:
-    """The events of a chat completion that is streamed."""
+    """The events of a streamed chat completion."""
     head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": model}
-    told: list[dict[str, Any]] = [
+    chunks: list[dict[str, Any]] = [
         {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": word}, "finish_reason": None}]}
         for word in WORDS
     ]
-    told.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     if usage:
-        told.append({**head, "choices": [], "usage": CHAT_USAGE})
+        chunks.append({**head, "choices": [], "usage": CHAT_USAGE})
     return [
         b": hello\r\n\r\n",
-        *(b"data: " + json.dumps(each).encode() + b"\n\n" for each in told),
+        *(b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks),
         b"data: [DONE]\n\n",
     ]
 
 
 def message_events(model: str) -> list[bytes]:
-    """The events of a message that is streamed."""
+    """The events of a streamed message."""
     message = {**_message(model), "content": [], "stop_reason": None, "usage": {**USAGE, "output_tokens": 1}}
     end = {"stop_reason": "end_turn", "stop_sequence": None}
-    told: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}} for word in WORDS),
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": end, "usage": {"output_tokens": MADE}},
+        {"type": "message_delta", "delta": end, "usage": {"output_tokens": OUTPUT_TOKENS}},
         {"type": "message_stop"},
     ]
-    return [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in told]
+    return [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events]
 
 
 def _message(model: str) -> dict[str, Any]:
@@ -83,25 +87,25 @@ def _message(model: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _whole(path: str, model: str) -> dict[str, Any]:
-    """A whole answer."""
+def _answer(path: str, model: str) -> dict[str, Any]:
+    """An answer that is not streamed."""
     if path.endswith("/messages"):
         return _message(model)
     if path.endswith("/count_tokens"):
-        return {"input_tokens": SENT}
+        return {"input_tokens": INPUT_TOKENS}
     if path.endswith("/embeddings"):
         vectors = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
         return {
             "object": "list",
             "model": model,
             "data": vectors,
-            "usage": {"prompt_tokens": SENT, "total_tokens": SENT},
+            "usage": {"prompt_tokens": INPUT_TOKENS, "total_tokens": INPUT_TOKENS},
         }
     if path.endswith("/responses"):
         text = {"type": "output_text", "text": "".join(WORDS), "annotations": []}
-        made = {"type": "message", "id": "o1", "role": "assistant", "status": "completed", "content": [text]}
+        item = {"type": "message", "id": "o1", "role": "assistant", "status": "completed", "content": [text]}
         return {"id": "r1", "object": "response", "created_at": 1, "status": "completed", "model": model,
-                "output": [made], "usage": {**USAGE, "total_tokens": SENT + MADE}}  # fmt: skip
+                "output": [item], "usage": {**USAGE, "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS}}  # fmt: skip
     choice = {"index": 0, "message": {"role": "assistant", "content": "".join(WORDS)}, "finish_reason": "stop"}
     return {
         "id": "c1",
@@ -118,28 +122,30 @@ class _Handler(BaseHTTPRequestHandler):
     of: ClassVar[dict[int, Provider]] = {}
 
     def do_GET(self) -> None:
-        self._say(200, {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "x"}]})
+        self._respond(200, {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "x"}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         provider = self.of[self.server.server_address[1]]  # type: ignore[index]
-        provider.asked.append(body)
+        provider.received.append(body)
         model = body.get("model", "")
         if model in ("m-429", "m-500"):
             error = {"message": "no", "type": "x", "code": None}
-            self._say(int(model[2:]), {"error": error}, ("x-should-retry", "false"))
+            self._respond(int(model[2:]), {"error": error}, ("x-should-retry", "false"))
         elif model == "m-moved":
-            self._say(307, {}, ("location", self.path.replace("/old", "")))
+            self._respond(307, {}, ("location", self.path.replace("/old", "")))
         elif body.get("stream"):
             self._stream(provider, model, body)
         else:
-            told = _whole(self.path, model)
+            answer = _answer(self.path, model)
             if model == "m-silent":
-                del told["usage"]
-            self._say(200, told, cut=model == "m-cut", zipped=model == "m-zipped")
+                del answer["usage"]
+            self._respond(200, answer, cut=model == "m-cut", zipped=model == "m-zipped")
 
-    def _say(self, status: int, told: Any, *headers: tuple[str, str], cut: bool = False, zipped: bool = False) -> None:
-        content = json.dumps(told).encode()
+    def _respond(
+        self, status: int, content_value: Any, *headers: tuple[str, str], cut: bool = False, zipped: bool = False
+    ) -> None:
+        content = json.dumps(content_value).encode()
         content = gzip.compress(content) if zipped else content
         self.send_response(status)
         encoding = [("content-encoding", "gzip")] if zipped else []
@@ -169,12 +175,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._chunk(b"".join(events[:2]))
                 while True:
                     self._chunk(events[3])
-            whole = b"".join(events)
-            for start in range(0, len(whole), 100):  # events are cut anywhere
-                self._chunk(whole[start : start + 100])
+            data = b"".join(events)
+            for start in range(0, len(data), 100):  # events are cut anywhere
+                self._chunk(data[start : start + 100])
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
-            provider.gone.set()
+            provider.disconnected.set()
             self.close_connection = True
 
     def _chunk(self, content: bytes) -> None:

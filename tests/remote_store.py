@@ -1,4 +1,4 @@
-"""A store that comes and goes, as one behind a network does."""
+"""A store with outages, as one behind a network has."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headgate import MemoryStore, StoreTimeout
 
 
 class RemoteStore(MemoryStore):
-    """Answers while it is `up`, and keeps what its limits are asked, by name, with what they are told."""
+    """Answers while it is `up`, and records the calls of its limits: (name, *arguments)."""
 
     blocking = True
 
     def __init__(self) -> None:
         super().__init__()
         self.up = True
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def ping(self) -> None:
         if not self.up:
@@ -27,11 +27,11 @@ class RemoteStore(MemoryStore):
 
         class Limits:
             def __getattr__(self, name: str) -> Callable[..., Any]:
-                def ask(*arguments: Any, **options: Any) -> Any:
+                def call(*arguments: Any, **options: Any) -> Any:
                     store.ping()
-                    store.asked.append((name, *arguments))
+                    store.calls.append((name, *arguments))
                     return getattr(bound, name)(*arguments, **options)
 
-                return getattr(bound, name) if name == "id_of" else ask
+                return getattr(bound, name) if name == "id_of" else call
 
         return Limits()

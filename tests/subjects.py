@@ -1,4 +1,4 @@
-"""The things under test, made the same way everywhere."""
+"""The stores and limiters under test, made the same way in all tests."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ if shutil.which("valkey-server"):
 TOPOLOGIES = {name: _ALL[name] for name in os.environ.get("HEADGATE_TOPOLOGIES", " ".join(_ALL)).split()}
 REDIS = tuple(TOPOLOGIES)
 KINDS = (*CORES, *ZONES, *REDIS)
-"""Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""
+"""All kinds of stores: a memory store of each core, a shared zone, and a real Redis, single or several."""
 
 GUARDED = ("guarded",) if "redis" in REDIS else ()
-"""A Redis behind a guard, as it is opened by its URL."""
+"""A Redis behind a guard, as its URL opens it."""
 
 HOLDING = (*CORES, *ZONES, *REDIS, *GUARDED)
-"""Where what is settled later can be held."""
+"""The kinds of stores with holds."""
 
 
 def deciding(kinds: tuple[str, ...]) -> list[str]:
-    """Those of these kinds that decide each in a way of its own: sentinels only say which single Redis is asked."""
+    """The kinds that decide in different ways: sentinels only select the single Redis that decides."""
     return [kind for kind in kinds if kind != "sentinel"]
 
 
@@ -75,7 +75,7 @@ def make_limiter(
 
 
 def make_store(kind: str, **options: Any) -> Store:
-    """A store of this kind that nobody else has."""
+    """A new store of this kind, which no other test uses."""
     if kind == "shared":
         return make_zone(**options)
     if kind == "guarded":
@@ -92,8 +92,8 @@ def make_store(kind: str, **options: Any) -> Store:
 def close_stores() -> None:
     """Close the connections that a test has left open.
 
-    An error that it caught keeps the stores that it came through, until garbage is collected in another test, which
-    fails for an unclosed socket.
+    A caught error keeps the stores in its traceback alive until garbage is collected in another test, which then fails
+    for an unclosed socket.
     """
     for store in list(_CONNECTED):
         store.close()
@@ -101,14 +101,14 @@ def close_stores() -> None:
 
 
 def make_twins() -> tuple[MemoryStore, MemoryStore]:
-    """Two native stores that place every key in the same shard, as two stores with seeds of their own do not."""
+    """Two native stores that place every key in the same shard, which stores with different seeds do not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headgate.stores.memory.os.urandom", bytes)
         return MemoryStore(core="native"), MemoryStore(core="native")
 
 
 def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
-    """A shared store in a file that has no name any more: it goes with the store."""
+    """A shared store in a file without a name, which is freed with the store."""
     path = Path("/dev/shm") / f"headgate-test-{os.getpid()}-{uuid4().hex}"
     store = SharedStore(path, size=size, **options)
     path.unlink()
@@ -117,7 +117,7 @@ def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
 
 @cache
 def redis_url(kind: str) -> str:
-    """Servers of this test process alone, which end with it."""
+    """The URL of servers for this test process alone, which end with it."""
     servers = ExitStack()
     atexit.register(servers.close)
     url: str = servers.enter_context(TOPOLOGIES[kind]()).url
@@ -126,7 +126,7 @@ def redis_url(kind: str) -> str:
 
 @cache
 def redis_client(kind: str) -> Any:
-    """One client for all stores on such servers: to open one takes longer than most of what is asked of it."""
+    """One client for all stores on such servers: to open one takes longer than most tests."""
     return RedisStore(f"{redis_url(kind)}?timeout=5s").client
 
 
@@ -137,7 +137,7 @@ def parse_list(field: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def numbers(decision: Decision) -> dict[str, object]:
-    """All that a decision says, as plain values."""
+    """All numbers of a decision, as plain values."""
     return {
         "allowed": decision.allowed,
         "degraded": decision.degraded,
@@ -151,8 +151,8 @@ def numbers(decision: Decision) -> dict[str, object]:
     }
 
 
-def told(came: Any) -> object:
-    """What came of a settling, as plain values."""
-    decision = getattr(came, "decision", None)
-    after = [(own.remaining, own.reset_after_us) for own in came.after]
-    return came.outcome, getattr(came, "actuals", None), after, None if decision is None else numbers(decision)
+def outcome_values(reply: Any) -> object:
+    """The result of a settlement or an extension, as plain values."""
+    decision = getattr(reply, "decision", None)
+    after = [(standing.remaining, standing.reset_after_us) for standing in reply.after]
+    return reply.outcome, getattr(reply, "actuals", None), after, None if decision is None else numbers(decision)

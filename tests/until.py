@@ -29,9 +29,9 @@ async def until_async(true: Callable[[], object]) -> None:
 @contextmanager
 def in_thread(call: Callable[[], Any]) -> Iterator[list[Any]]:
     """What a call in another thread gives, once the block and the call have ended."""
-    came: list[Any] = []
-    thread = threading.Thread(target=lambda: came.append(call()))
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
     thread.start()
-    yield came
+    yield results
     thread.join(60)
     assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Answer every vector, with nothing but Headgate and the standard library: `python vector_check.py FOLDER`."""
+"""Check every vector with nothing but Headgate and the standard library: `python vector_check.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -51,32 +51,32 @@ def answer(decision: Decision) -> dict[str, Any]:
 
 
 def steps(limiter: Limiter, clock: ManualClock, vector: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Each step of a vector: (the answer, what it must be)."""
+    """Perform each step of a vector: (the answer, the expected answer)."""
     for step in vector["steps"]:
         clock.set(step["at_us"])
-        given = ask(limiter, step)
-        yield given, {name: step[name] for name in given}
+        result = perform(limiter, step)
+        yield result, {name: step[name] for name in result}
 
 
-def ask(limiter: Limiter, step: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one step, in the terms of the vectors."""
+def perform(limiter: Limiter, step: dict[str, Any]) -> dict[str, Any]:
+    """Perform one step; return the answer in the terms of the vectors."""
     if step["op"] in ("hit", "peek"):
         return answer(getattr(limiter, step["op"])("key", step["cost"]))
     if step["op"] == "reserve":
         held = limiter.reserve("key", step["cost"], id=step["id"], lease_us=step["lease_us"])
         return {**answer(held.decision), "repeated": held.repeated}
     whole_id = limiter.id_of("key", step["id"])
-    came: Settlement | Extension
+    reply: Settlement | Extension
     if step["op"] == "extend":
-        came = limiter.extend(whole_id, lease_us=step["lease_us"], more=step["more"])
-        told = {}
+        reply = limiter.extend(whole_id, lease_us=step["lease_us"], more=step["more"])
+        extra = {}
     else:
-        came = limiter.cancel(whole_id) if step["op"] == "cancel" else limiter.commit(whole_id, step["actual"])
-        told = {"settled_at": came.actual}
-    # An id that is unknown tells no key: what its key has is seen otherwise.
-    after = limiter.peek("key", 0).limits if came.outcome == "unknown" else came.after
-    standings = [{"remaining": own.remaining, "reset_after_us": own.reset_after_us} for own in after]
-    return {"outcome": came.outcome, "after": standings, **told}
+        reply = limiter.cancel(whole_id) if step["op"] == "cancel" else limiter.commit(whole_id, step["actual"])
+        extra = {"settled_at": reply.actual}
+    # The answer for an unknown id has no standings: a peek shows those of its key.
+    after = limiter.peek("key", 0).limits if reply.outcome == "unknown" else reply.after
+    standings = [{"remaining": standing.remaining, "reset_after_us": standing.reset_after_us} for standing in after]
+    return {"outcome": reply.outcome, "after": standings, **extra}
 
 
 def main() -> int:
@@ -84,11 +84,11 @@ def main() -> int:
     for vector in read_vectors(Path(sys.argv[1])):
         clock = ManualClock()
         vectors += 1
-        for given, right in steps(Limiter(read_limits(vector), store=MemoryStore(), clock=clock), clock, vector):
+        for result, expected in steps(Limiter(read_limits(vector), store=MemoryStore(), clock=clock), clock, vector):
             answered += 1
-            if given != right:
+            if result != expected:
                 wrong += 1
-                print(f"{vector['id']}: {given} is not {right}", file=sys.stderr)
+                print(f"{vector['id']}: {result} is not {expected}", file=sys.stderr)
     print(json.dumps({"core": core.CORE, "vectors": vectors, "steps": answered, "wrong": wrong}))
     return 1 if wrong or not answered else 0
 

@@ -62,7 +62,7 @@ def throttled_py(a_minute: int) -> Any:
 
 
 def throttled_middleware(get_response: View) -> View:
-    """A token bucket for each client address, told by the fields that throttled-py's own integrations send."""
+    """A token bucket for each client address, with the fields that throttled-py's own integrations send."""
     limiter = throttled.Throttled(quota=f"{settings.A_MINUTE}/minute", store=throttled.MemoryStore())
 
     def middleware(request: HttpRequest) -> HttpResponse:
@@ -77,7 +77,7 @@ def throttled_middleware(get_response: View) -> View:
 
 
 def handler403(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """What django-ratelimit's documentation has for answering 429."""
+    """The handler that django-ratelimit's documentation has for the status 429."""
     return HttpResponse(b"too many requests", status=429 if isinstance(exception, Ratelimited) else 403)
 
 
@@ -85,8 +85,8 @@ def _hello(request: HttpRequest) -> HttpResponse:
     return HttpResponse(TEXT.encode())
 
 
-def _application(view: View = _hello, middleware: str = "", **told: Any) -> Any:
-    if settings.configured:  # several that differ in nothing of Django's own
+def _application(view: View = _hello, middleware: str = "", **more_settings: Any) -> Any:
+    if settings.configured:  # several applications with the same settings of Django
         return get_wsgi_application()
     urlpatterns.append(path("", view))
     settings.configure(
@@ -95,7 +95,7 @@ def _application(view: View = _hello, middleware: str = "", **told: Any) -> Any:
         MIDDLEWARE=[middleware] if middleware else [],
         ROOT_URLCONF=__name__,
         SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"],
-        **told,
+        **more_settings,
     )
     django.setup()
     return get_wsgi_application()

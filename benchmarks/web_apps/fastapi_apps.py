@@ -38,7 +38,7 @@ class Item(BaseModel):
 
 
 class Order(BaseModel):
-    """What a client orders."""
+    """An order of a client."""
 
     customer: str
     express: bool = False
@@ -46,7 +46,7 @@ class Order(BaseModel):
 
 
 class Receipt(BaseModel):
-    """What is answered."""
+    """The response to an order."""
 
     customer: str
     items: list[Item]
@@ -132,16 +132,16 @@ async def _order(order: Order) -> Receipt:
     return Receipt(customer=order.customer, items=order.items, total=total)
 
 
-async def _hello_told(request: Request, response: Response) -> dict[str, str]:
+async def _full_hello(request: Request, response: Response) -> dict[str, str]:
     return {"message": TEXT}
 
 
-async def _order_told(request: Request, response: Response, order: Order) -> Receipt:
+async def _full_order(request: Request, response: Response, order: Order) -> Receipt:
     return await _order(order)
 
 
 def _application(decorator: Decorator | None = None, dependencies: list[Any] | None = None) -> FastAPI:
-    hello, order = (_hello, _order) if decorator is None else (decorator(_hello_told), decorator(_order_told))
+    hello, order = (_hello, _order) if decorator is None else (decorator(_full_hello), decorator(_full_order))
     application = FastAPI()
     application.get("/", dependencies=dependencies)(hello)
     application.post("/orders", dependencies=dependencies, response_model=Receipt)(order)

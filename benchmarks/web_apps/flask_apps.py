@@ -56,9 +56,9 @@ def limiter(a_minute: int) -> Flask:
 
 def throttled_py(a_minute: int) -> Flask:
     """throttled-py, by the decorator of a view."""
-    own = throttled.contrib.flask.Limiter(f"{a_minute}/m", key_func=throttled.contrib.flask.get_remote_address)
-    application = _application(own.limit()(_hello))
-    own.init_app(application)
+    by_client = throttled.contrib.flask.Limiter(f"{a_minute}/m", key_func=throttled.contrib.flask.get_remote_address)
+    application = _application(by_client.limit()(_hello))
+    by_client.init_app(application)
     return application
 
 

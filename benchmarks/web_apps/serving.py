@@ -13,7 +13,7 @@ import uvicorn
 
 
 def serve(server: str, module: str, function: str, a_minute: int, listener: socket.socket) -> None:
-    """Serve what a function of a module here builds, on the first core, until SIGTERM."""
+    """Serve the application that a function of a module here builds, on the first core, until SIGTERM."""
 
     def build() -> Any:
         application = getattr(import_module(f"benchmarks.web_apps.{module}"), function)(a_minute)
@@ -32,7 +32,7 @@ class Gunicorn(gunicorn.app.base.BaseApplication):  # type: ignore[misc]
 
     def __init__(self, build: Callable[[], Any], listener: socket.socket) -> None:
         self.build = build
-        self.told = {
+        self.options = {
             "bind": f"fd://{listener.fileno()}",
             "worker_class": "gthread",
             "threads": 4,
@@ -42,8 +42,8 @@ class Gunicorn(gunicorn.app.base.BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        for name in self.told.keys() & self.cfg.settings.keys():
-            self.cfg.set(name, self.told[name])
+        for name in self.options.keys() & self.cfg.settings.keys():
+            self.cfg.set(name, self.options[name])
 
     def load(self) -> Any:
         return self.build()

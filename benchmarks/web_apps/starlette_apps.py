@@ -74,7 +74,7 @@ def throttled(a_minute: int) -> Starlette:
 
 
 class ThrottledMiddleware:
-    """A token bucket for each client address, told by the fields that throttled-py's own integrations send."""
+    """A token bucket for each client address, with the fields that throttled-py's own integrations send."""
 
     def __init__(self, app: ASGIApp, a_minute: int) -> None:
         self.app = app

@@ -1,6 +1,7 @@
-"""What limits count, by name, and how much of it: requests, tokens, bytes, or money of one request.
+"""The units that limits count, by name, and amounts of them: requests, tokens, bytes, or the money of a request.
 
-A unit is the caller's word. A currency of ISO 4217 is one too: it is counted in billionths, see `headgate.money`.
+The caller chooses the name of a unit. A currency of ISO 4217 is one, too: it is counted in billionths, see
+`headgate.money`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from headgate.money import CURRENCIES, money_text, read_money
 from headgate.units import LARGEST
 
 REQUESTS = "requests"
-"""What a limit counts that names nothing."""
+"""The unit of a limit that names none."""
 
 Amount = int | str | Decimal
-"""So many of a unit; of money a Decimal or text, or whole units of the currency as an int."""
+"""An amount of a unit; of money a Decimal or text, or whole units of the currency as an int."""
 
 LONGEST_UNIT = 64
 UNIT = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -30,14 +31,14 @@ _RESERVED = """
 """
 
 SHORT_REQUESTS = frozenset(("r", "req", "reqs", "rq", "rqs"))
-"""How others call requests, in lower case. As units of their own they would be limits that no request counts in."""
+"""Other names of requests, in lower case. As separate units they would make limits that no request counts in."""
 
 RESERVED_WORDS = SHORT_REQUESTS.union(_RESERVED.split())
-"""Words that mean something else in the text of limits, in lower case."""
+"""Words with a different meaning in the text of limits, in lower case."""
 
 
 def check_unit(name: object) -> str:
-    """A unit's name as it is counted: a currency in lower case, `request` as `requests`. Raises ConfigError."""
+    """Check a unit's name and return its standard form, see `unit_named`. Raises ConfigError."""
     if not isinstance(name, str) or not UNIT.fullmatch(name) or len(name) > LONGEST_UNIT:
         raise ConfigError(
             f"a unit is a letter and up to {LONGEST_UNIT - 1} more letters, digits, _ or -, such as tokens, "
@@ -49,7 +50,7 @@ def check_unit(name: object) -> str:
 
 
 def unit_named(name: str) -> str:
-    """A unit as it is counted, by any of its spellings."""
+    """The standard form of a unit's name: a currency in lower case, `request` as `requests`."""
     lower = name.lower()
     if lower in ("request", REQUESTS):
         return REQUESTS
@@ -62,7 +63,7 @@ def is_money(unit: str) -> bool:
 
 
 def read_amount(amount: object, unit: str) -> int:
-    """How much a cost is of a unit, in [0, 2**52]; of money in billionths. Raises ArgumentError."""
+    """Read an amount of a unit, in [0, 2**52]; of money in billionths. Raises ArgumentError."""
     if not is_money(unit):
         return check_cost(amount) if unit == REQUESTS else check_cost(amount, f"a cost in {unit}")
     try:
@@ -77,14 +78,14 @@ def read_amount(amount: object, unit: str) -> int:
 
 
 def amount_text(amount: int, unit: str) -> str:
-    """So many of a unit, for people: "900 tokens", "0.0123 usd", of requests the number alone."""
+    """An amount as text for people: "900 tokens", "0.0123 usd", of requests the number alone."""
     if unit == REQUESTS:
         return str(amount)
     return f"{number_text(amount, unit)} {unit}"
 
 
 def number_text(amount: int, unit: str) -> str:
-    """So many of a unit, without its name."""
+    """An amount as text, without the name of its unit."""
     if not is_money(unit):
         return str(amount)
     return f"-{money_text(-amount)}" if amount < 0 else money_text(amount)
@@ -99,12 +100,12 @@ def grouped_text(amount: int, unit: str) -> str:
 
 
 def base_unit(unit: str) -> str:
-    """What the integers of a unit count: itself, and of money a billionth of it, "nano-usd"."""
+    """The unit of the stored integers: the unit itself, and of money a billionth of it, "nano-usd"."""
     return f"nano-{unit}" if is_money(unit) else unit
 
 
 def check_limit_amount(kind: str, name: str, value: object, unit: str, *, least: int) -> int:
-    """A number of a limit in [least, 2**52], of money in billionths; raises ConfigError, which begins with its name."""
+    """Read a number of a limit in [least, 2**52], of money in billionths; the ConfigError begins with `kind`."""
     number = whole_number(value) if not is_money(unit) else _money_number(kind, name, value, unit)
     if number is None:
         raise ConfigError(f"{kind}: {name} must be a whole number, not {value!r}")

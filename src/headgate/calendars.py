@@ -1,7 +1,7 @@
 """Calendars: when the days, weeks, months and years of a time zone begin.
 
-No transition and no store knows time zones. They are given numbers: all borders from 1969 to 2117, computed once in a
-process for each period and zone, so that no clock leads past them. See docs/algorithms.md#calendar-window.
+No transition and no store knows time zones. They get numbers: all borders from 1969 to 2117, which no clock passes,
+computed once per process for each period and zone. See docs/algorithms.md#calendar-window.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_US = {
     "month": 745 * 3_600_000_000,
     "year": 8785 * 3_600_000_000,
 }
-"""How long a window is at the most, where a zone does nothing but put its clocks back by an hour."""
+"""The longest window of each period, in a zone that does no more than set its clocks back by an hour."""
 
 MEAN_US = {
     "day": 86_400_000_000,
@@ -33,14 +33,14 @@ MEAN_US = {
     "month": 2_629_746_000_000,
     "year": 31_556_952_000_000,
 }
-"""How long a window is on average: 400 years have 146,097 days."""
+"""The mean length of a window: 400 years have 146,097 days."""
 
 Run = tuple[int, int]
 """(moment_us, length_us): from this moment on, until the next run, windows have this length."""
 
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_YEAR, _LAST_YEAR = 1969, 2117
-"""Clocks tell moments from 1970 to 2112 (2**52 microseconds), and a state may be of two windows later."""
+"""Clocks give moments from 1970 to 2112 (2**52 microseconds), and a state may be two windows later."""
 
 _US = timedelta(microseconds=1)
 _MOST_SUGGESTED, _LONGEST_SHOWN = 3, 64
@@ -55,17 +55,17 @@ class Calendar:
 
     @property
     def number(self) -> int:
-        """In [1, 2**52]: what tells it from other calendars, the same in every process."""
+        """A number in [1, 2**52] that distinguishes it from other calendars, the same in every process."""
         digest = blake2b(f"{self.period} in {self.zone}".encode(), digest_size=8).digest()
         return 1 + (int.from_bytes(digest, "little") >> 12)
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All windows, those of one length together."""
+        """All windows; consecutive ones of the same length form a run."""
         return _runs(self.period, self.zone)
 
     def prepare(self) -> None:
-        """Find its windows now, which takes a tenth of a second, once a process: else the first request does."""
+        """Compute its windows now, once per process, which takes a tenth of a second: else the first request does."""
         _runs(self.period, self.zone)
 
     def window(self, now_us: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class Calendar:
 
 
 def check_zone(zone: object) -> str:
-    """The name of a time zone; raises ConfigError for what is none, with names that are spelt alike."""
+    """Check the name of a time zone; raises ConfigError for an unknown one, with similar names."""
     if not isinstance(zone, str):
         raise ConfigError(f'a time zone is text such as "Europe/Zurich", not {zone!r}')
     if _is_zone(zone):
@@ -97,13 +97,13 @@ def check_zone(zone: object) -> str:
 def _is_zone(name: str) -> bool:
     try:
         ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # KeyError: not found; else no path of a zone at all
+    except (KeyError, ValueError, OSError):  # KeyError: not found; else the name is no path of a zone
         return False
     return True
 
 
 def _known_zones() -> dict[str, str]:
-    """Names of zones, by those in small letters and by their last parts: "zurich" is "Europe/Zurich"."""
+    """Names of zones, by their lower-case forms and by their last parts: "zurich" is "Europe/Zurich"."""
     names = sorted(available_timezones())
     return {name.lower().rpartition("/")[2]: name for name in names} | {name.lower(): name for name in names}
 
@@ -119,7 +119,7 @@ def _runs(period: str, zone: str) -> tuple[Run, ...]:
     start = next(borders)
     for end in borders:
         if end == start:
-            continue  # a day that was left out, as west of the date line on 2011-12-30
+            continue  # a day that was skipped, as west of the date line on 2011-12-30
         if not runs or runs[-1][1] != end - start:
             runs.append((start, end - start))
         start = end
@@ -132,7 +132,7 @@ def _borders(period: str, zone: ZoneInfo) -> Iterator[int]:
 
 
 def _midnights(period: str) -> Iterator[datetime]:
-    """When each window begins by the calendar, by the clocks of the zone."""
+    """The local time at which each window begins by the calendar."""
     first, last = datetime(_FIRST_YEAR, 1, 1), datetime(_LAST_YEAR, 1, 1)
     if period in ("day", "week"):
         step = timedelta(days=7 if period == "week" else 1)
@@ -148,14 +148,14 @@ def _midnights(period: str) -> Iterator[datetime]:
 
 
 def _first_moment(midnight: datetime, zone: ZoneInfo) -> int:
-    """The first moment at which the clocks of a zone show this or later.
+    """The first moment at which the clocks of a zone show this time or a later one.
 
-    Of a midnight that comes twice that is the first one, instead of one that is skipped it is the change of the clocks.
+    Of a midnight that occurs twice that is the first one, of one that is skipped it is the change of the clocks.
     """
     before, after = _offset(midnight, zone), _offset(midnight.replace(fold=1), zone)
     if before >= after:
         return _since_epoch(midnight - before)
-    earlier, later = midnight - after, midnight - before  # the change is after the one, at the latest at the other
+    earlier, later = midnight - after, midnight - before  # the change is after `earlier`, at the latest at `later`
     while later - earlier > timedelta(seconds=1):
         middle = earlier + (later - earlier) // timedelta(seconds=2) * timedelta(seconds=1)
         if _offset(middle.replace(tzinfo=UTC).astimezone(zone), zone) == before:
@@ -167,7 +167,7 @@ def _first_moment(midnight: datetime, zone: ZoneInfo) -> int:
 
 def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
     offset = zone.utcoffset(moment)
-    assert offset is not None  # zones of names have one at any time
+    assert offset is not None  # a named zone has an offset at any time
     return offset
 
 

@@ -1,7 +1,7 @@
-"""What the garbage collector ends is settled by a thread of its own, and not in the midst of what it interrupts.
+"""A separate thread settles the holds of objects that the garbage collector ends, not the thread that it interrupts.
 
 The collector runs wherever Python makes an object, also in a thread that holds a lock. A stream or a generator that it
-ends there, and that settles what it held, would need that very lock, and wait for itself for ever.
+ends there, and that settles its hold, would need that same lock, and deadlock.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from headgate.forks import in_child
 log = logging.getLogger("headgate")
 
 _phases: OrderedDict[str, Any] = OrderedDict(start=None, stop=None)
-"""The phases of a collection, the last one last, with what the collector told of it: an object of its own each time."""
+"""The phases of collections, the latest one last, each with its info: a new object in each collection."""
 
 _gevent: Any = sys.modules.get("gevent.monkey")
-# Where gevent has replaced it, one of a greenlet is no place: it raises in a greenlet that ends.
-_here = threading.local() if _gevent is None else _gevent.get_original("_thread", "_local")()
-"""The same for collections by this thread."""
+# Where gevent has replaced `local`, that of a greenlet cannot be used: it raises in a greenlet that ends.
+_thread_phases = threading.local() if _gevent is None else _gevent.get_original("_thread", "_local")()
+"""The infos of the phases of collections in this thread."""
 
-_late: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-"""What is to be called: its `put` may itself be interrupted by the collector."""
+_pending: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+"""The pending calls: the collector may interrupt even `put` of this queue."""
 
-_without_thread = False
-"""Whether the last thread could not be started."""
+_start_failed = False
+"""Whether the last attempt to start a thread failed."""
 
 
 def in_collector() -> bool:
-    """Whether this is called by the garbage collector of a program that goes on."""
+    """Whether the garbage collector calls this, in a program that is not ending."""
     if sys.is_finalizing() or _last_phase() == "stop":
         return False
-    return getattr(_here, "start", None) is _phases["start"]
+    return getattr(_thread_phases, "start", None) is _phases["start"]
 
 
 def _last_phase() -> str:
     while True:
         try:
             return next(reversed(_phases))
-        except RuntimeError:  # a collection began or ended between two steps of this: look again
+        except RuntimeError:  # a collection began or ended between two steps of this: try again
             continue
 
 
 def call_outside(call: Callable[[], object]) -> None:
-    """Call it now; or, where this is called by the garbage collector, in a thread (`call_later`)."""
+    """Call it now; where the garbage collector calls this, in a thread (`call_later`)."""
     if in_collector():
         call_later(call)
     else:
@@ -62,19 +62,19 @@ def call_outside(call: Callable[[], object]) -> None:
 
 def call_later(call: Callable[[], object]) -> None:
     """Call it in a thread, as soon as possible; at the latest when the program ends."""
-    global _without_thread  # noqa: PLW0603
-    _late.put(call)
-    if _late.qsize() <= 1 or _without_thread:  # else the thread that calls those before it is still to come to it
-        _without_thread = True
-        with suppress(RuntimeError):  # the system has no room for a thread: the next one, or the end, calls this too
-            _thread.start_new_thread(_call_all, (_late,))
-            _without_thread = False
+    global _start_failed  # noqa: PLW0603
+    _pending.put(call)
+    if _pending.qsize() <= 1 or _start_failed:  # else the thread of the calls before it will make this one, too
+        _start_failed = True
+        with suppress(RuntimeError):  # no thread can be started: the next one, or the program's end, makes this call
+            _thread.start_new_thread(_call_all, (_pending,))
+            _start_failed = False
 
 
-def _call_all(late: queue.SimpleQueue[Callable[[], object]]) -> None:
+def _call_all(pending: queue.SimpleQueue[Callable[[], object]]) -> None:
     while True:
         try:
-            call = late.get_nowait()
+            call = pending.get_nowait()
         except queue.Empty:
             return
         try:
@@ -84,14 +84,14 @@ def _call_all(late: queue.SimpleQueue[Callable[[], object]]) -> None:
 
 
 def _after_fork() -> None:
-    global _late  # noqa: PLW0603
+    global _pending  # noqa: PLW0603
     _phases.move_to_end("stop")
-    _late = queue.SimpleQueue()  # what the parent found is ended by the parent
+    _pending = queue.SimpleQueue()  # the parent makes its pending calls itself
 
 
-# None of these is Python code: there the handler of a signal would run that came while garbage was collected, and what
-# it raises, such as KeyboardInterrupt, would be printed and forgotten. Each is called with the phase and what is told.
-_keep_last: Callable[[str, Any], object] = _phases.move_to_end  # what is told is not empty: True, to the end
-gc.callbacks += [_phases.__setitem__, _here.__setattr__, _keep_last]
-atexit.register(lambda: _call_all(_late))
+# None of these is Python code: in such code, the handler of a signal that came during the collection would run, and
+# its error, such as KeyboardInterrupt, would be printed and forgotten. Each is called with the phase and the info.
+_move_to_end: Callable[[str, Any], object] = _phases.move_to_end  # the info is not empty, so it means: to the end
+gc.callbacks += [_phases.__setitem__, _thread_phases.__setattr__, _move_to_end]
+atexit.register(lambda: _call_all(_pending))
 in_child(_after_fork)

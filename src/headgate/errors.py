@@ -26,7 +26,7 @@ class HeadgateError(Exception):
 class ConfigError(HeadgateError, ValueError):
     """A limit, a policy, a store URL or a setting cannot be used as written.
 
-    `path` names the place ("rules[2].limits.free", empty when there is only one place to look).
+    `path` names the place ("rules[2].limits.free"), empty where there is only one.
     """
 
     code: ClassVar[str] = "config"
@@ -58,7 +58,7 @@ class LimitSyntaxError(ConfigError):
 class MissingExtraError(ConfigError):
     """An optional library is not installed; the message names the command that installs it.
 
-    `why` is what it said where it is there, but cannot be imported.
+    `why` is the error of a library that is installed, but cannot be imported.
     """
 
     code: ClassVar[str] = "missing-extra"
@@ -81,21 +81,21 @@ class ArgumentError(HeadgateError, ValueError):
 
 
 class ConflictingId(ArgumentError):
-    """The id of a hold, or of a hit, is that of another one: of another cost, of other limits or keys.
+    """The id of a hold, or of a hit, is that of a different one: with another cost, other limits or keys.
 
-    A repeated call says the same again; what is new needs an id of its own. Nothing was charged.
+    A repeated call has the same arguments; a new hold needs an id of its own. Nothing was charged.
     """
 
     code: ClassVar[str] = "conflicting-id"
 
 
 class StoreError(HeadgateError):
-    """The store did not answer. `transient` says whether the same call may succeed later."""
+    """The store did not answer. `transient` is whether the same call may succeed later."""
 
     code: ClassVar[str] = "store"
     transient: bool = False
     hold_id: str = ""
-    """Where the answer to `reserve` was lost: the whole id of the hold that may have been made."""
+    """Where the answer to `reserve` was lost: the whole id of the hold that may exist."""
 
     server: str = ""
     """Of a Cluster: the address of the server that did not answer or refused; the others may answer."""
@@ -119,15 +119,15 @@ class StoreUnavailable(StoreError):
 
 
 class StoreKeyError(StoreError):
-    """A store holds something under one key that Headgate did not write."""
+    """A store has data under one key that Headgate did not write."""
 
     code: ClassVar[str] = "store-key"
 
 
 class RateLimited(HeadgateError):
-    """A decorated call, a block that holds or a client's call was refused; `decision` says by which limit, until when.
+    """A decorated call, a `with` block or a client's call was refused; `decision` states by which limit, until when.
 
-    `hit`, `peek`, `acquire` and `reserve` do not raise it: what they return tells a refusal.
+    `hit`, `peek`, `acquire` and `reserve` do not raise it: they return the refusal.
     """
 
     code: ClassVar[str] = "rate-limited"
@@ -170,9 +170,9 @@ class Throttled(HeadgateError):
 
 
 def check_flag(name: str, value: object) -> bool:
-    """A setting that is True or False; raises ConfigError for anything else.
+    """Check that a setting is True or False; raises ConfigError for anything else.
 
-    Text such as "false", which an environment variable gives, would be true.
+    Text such as "false", which an environment variable gives, would count as true.
     """
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is True or False, not {value!r:.40}")
@@ -180,18 +180,18 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def brief_number(value: int) -> str:
-    """A number for a message: huge ones by their size, since Python refuses to print the longest."""
+    """A number for a message: a huge one by its size, since Python refuses to print the longest."""
     return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
 
 
 def kind_of(value: object) -> str:
-    """What a wrong value is, for a message: "a float", "None", never the value itself, which may be a secret."""
+    """The kind of an invalid value, for a message: "a float", "None", never the value, which may be a secret."""
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[:1] in 'aeioAEIO' else 'a'} {name}"
 
 
 def printable(text: str) -> str:
-    """A text from outside, without what a terminal would obey."""
+    """A text from outside, without the control characters that a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -1,4 +1,4 @@
-"""Hold first, settle later: the hold that a store is asked to make, and its answers.
+"""Hold first, settle later: the hold that a store is to make, and its answers.
 
 A hold is found by its whole id, a text that contains all a store needs: settling takes no key. It is computed from the
 key and the caller's name for the hold, or made of 128 random bits, and discloses neither. What each call does is in

@@ -1,8 +1,8 @@
-"""Keys and costs: what callers hand in, checked and brought into one form.
+"""Checks the keys and costs that callers pass, and converts them into one form.
 
-A key is text, or a tuple of parts. `encode_key` gives every key its own text: parts are joined by
-`|`, and what could be taken for a joint or for a Redis hash tag is percent-encoded, so two parts
-cannot run together and no client chooses where its key lands.
+A key is text, or a tuple of parts. `encode_key` gives every key a unique text: parts are joined by
+`|`, and characters that could be taken for a joint or for a Redis hash tag are percent-encoded, so two parts
+cannot run together and no client chooses the Redis slot of its key.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SPECIAL = re.compile(r"[%|{}\x00-\x20\x7f]")
 
 
 def encode_key(key: Key) -> str:
-    """The text of a key, different for different keys; raises ArgumentError for what is no key."""
+    """The text of a key, different for different keys; raises ArgumentError for an invalid key."""
     if type(key) is str and 0 < len(key) <= LONGEST_KEY and key.isascii() and _SPECIAL.search(key) is None:
-        return key  # as most are
+        return key  # most keys
     parts = (key,) if isinstance(key, str) else key
     if not isinstance(parts, tuple):
         raise ArgumentError(f"a key is text or a tuple of parts, not {kind_of(key)}")
@@ -39,9 +39,9 @@ def encode_key(key: Key) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """An integer as an `int` of no other class; None for a bool and for what is no integer.
+    """An integer as an `int` of no subclass; None for a bool and for anything that is no integer.
 
-    Integers are also members of an `IntEnum`, NumPy's, and all others that have `__index__`.
+    Members of an `IntEnum`, NumPy's integers, and all others that have `__index__` are integers, too.
     """
     if type(value) is int:
         return value
@@ -54,7 +54,7 @@ def whole_number(value: object) -> int | None:
 
 
 def check_cost(cost: object, named: str = "a cost") -> int:
-    """A cost as a whole number in [0, 2**52]; raises ArgumentError, which begins with its name, for anything else."""
+    """Check a cost to be a whole number in [0, 2**52]; raises ArgumentError, which begins with `named`, for others."""
     number = whole_number(cost)
     if number is None:
         raise ArgumentError(f"{named} is a whole number, not {kind_of(cost)}")
@@ -66,7 +66,7 @@ def check_cost(cost: object, named: str = "a cost") -> int:
 
 
 def check_now(now_us: object) -> int:
-    """A moment that a clock gave, in [0, 2**52] microseconds; raises ArgumentError for anything else."""
+    """Check a moment of a clock to be in [0, 2**52] microseconds; raises ArgumentError for anything else."""
     number = whole_number(now_us)
     if number is None:
         raise ArgumentError(f"a moment is a whole number of microseconds, not {kind_of(now_us)}")
@@ -76,7 +76,7 @@ def check_now(now_us: object) -> int:
 
 
 def check_ago(ago_us: object) -> int:
-    """How long ago something was, at most as long as clocks reach; raises ArgumentError for what is no such time."""
+    """Check how long ago something was, limited to the range of clocks; raises ArgumentError for an invalid time."""
     number = whole_number(ago_us)
     if number is None:
         raise ArgumentError(f"how long ago is a whole number of microseconds, not {kind_of(ago_us)}")

@@ -5,11 +5,11 @@
             | COUNT [OF] ("/" | "per") PERIOD "in" ZONE
     shape  := "fixed" | "log" | "counter" | ("bucket" | "burst" COUNT) ["stepwise"] | "leaky" COUNT | "queue" COUNT
 
-A COUNT is decimal digits, which `_` may group; of money it may have a fraction. OF names what is counted, requests
-where it is not there: any word but `headgate.amounts.RESERVED_WORDS`. A PERIOD of a time ZONE is a day, week, month
+A COUNT is decimal digits, which `_` may group; of money it may have a fraction. OF names the counted unit, by default
+requests: any word except `headgate.amounts.RESERVED_WORDS`. A PERIOD of a time ZONE is a day, week, month
 or year. Without a shape a limit is a sliding window: the log where its COUNT is at most `EXACT_UP_TO` or is money,
-the counter above. The shapes are those of `headgate.algorithms.table`. An error points at the character where the text
-stops making sense and says what would be right there.
+else the counter. The shapes are those of `headgate.algorithms.table`. An error points at the first character that is
+wrong and states what would be right there.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from headgate.limits import CalendarWindow, Limit, SlidingLog, SlidingWindow, is
 from headgate.periods import TextReader, Token
 
 MOST_LIMITS = 16
-"""How many limits one text may hold: each is a state to keep and to check on every request."""
+"""The most limits in one text: each has a state that is stored, and checked on every request."""
 
 _FRACTION = re.compile(r"[0-9][0-9_]*\.[0-9]+")
 _FRACTION_OF = re.compile(rf"({_FRACTION.pattern})\s*({UNIT.pattern})")
 _ZONE_WORD = "in"
 _MULTIPLE = re.compile(r"[kmgtb]|e[0-9]+|mio|mill?|mn|bn|mrd", re.IGNORECASE)
-"""What stands for thousands or more where it follows a digit. Taken for a unit, it would have a limit count what
-nothing costs."""
+"""Means thousands or more where it follows a digit. As a unit it would make a limit that counts what nothing
+costs."""
 
 
 def parse_limits(text: str) -> tuple[Limit, ...]:
@@ -66,7 +66,7 @@ def _parse(text: str) -> tuple[Limit, ...]:
 
 
 def _shapes(*, of_rates: bool) -> list[tuple[type[Limit], Shape]]:
-    """The shapes of limits that are rates, or of those that are none, each with its kind of limit."""
+    """The shapes of limits that are rates, or of those that are not, each with its class."""
     return [
         (algorithm.limit, shape)
         for algorithm in ALGORITHMS.values()
@@ -77,7 +77,7 @@ def _shapes(*, of_rates: bool) -> list[tuple[type[Limit], Shape]]:
 
 class _LimitReader(TextReader):
     words: tuple[str, ...] = ()
-    """What may come next of the limit that was read last, which has its numbers already."""
+    """The words that may follow in the limit that was read last, which has its numbers already."""
 
     def or_a_word(self) -> str:
         """Those words, as an alternative in a message."""
@@ -107,41 +107,45 @@ class _LimitReader(TextReader):
             if not shape.ending and self.take_word(shape.word):
                 numbers: dict[str, Amount] = dict.fromkeys(shape.sets, count)
                 if shape.number:
-                    wanted = f'{shape.meaning} after "{shape.word}", such as "{shape.word} {shape.example}"'
-                    numbers[shape.number] = self._number(wanted, of)
-                return self._build(start, self._ended(kind, shape), of, **numbers, period_us=period_us)
-        begun = [
+                    expected = f'{shape.meaning} after "{shape.word}", such as "{shape.word} {shape.example}"'
+                    numbers[shape.number] = self._number(expected, of)
+                return self._build(start, self._with_ending(kind, shape), of, **numbers, period_us=period_us)
+        words_before = [
             f'"{shape.word}"' for _, shape in _shapes(of_rates=True) if shape.ending and self.is_word(shape.ending)
         ]
-        if begun:
-            self.fail(f'"{self.token.text}" comes after {" or ".join(begun)}, such as "10/minute burst 30 stepwise"')
+        if words_before:
+            self.fail(
+                f'"{self.token.text}" comes after {" or ".join(words_before)}, such as "10/minute burst 30 stepwise"'
+            )
         self.words = (*dict.fromkeys(shape.word for _, shape in _shapes(of_rates=True)), _ZONE_WORD)
         exact = isinstance(count, str) or is_exact(count, of)
         return self._build(start, SlidingLog if exact else SlidingWindow, of, limit=count, period_us=period_us)
 
-    def _ended(self, kind: type[Limit], begun: Shape) -> type[Limit]:
-        """The kind of limit whose shape begins alike and ends with the word that comes next; else this one."""
+    def _with_ending(self, kind: type[Limit], shape: Shape) -> type[Limit]:
+        """The class whose shape has the same word and ends with the word that is next; else `kind`."""
         endings = {
-            shape.ending: other for other, shape in _shapes(of_rates=True) if shape.ending and shape.word == begun.word
+            other_shape.ending: other
+            for other, other_shape in _shapes(of_rates=True)
+            if other_shape.ending and other_shape.word == shape.word
         }
         ending = next(filter(self.take_word, endings), "")
         self.words = () if ending else tuple(endings)
         return endings.get(ending, kind)
 
     def _counted(self) -> tuple[int | str, str]:
-        """How much of what: a number and a unit, requests where none is named."""
-        found = _FRACTION_OF.match(self.text, self.token.position) if self.token.kind == "count" else None
-        if found is not None and found[2].lower() not in RESERVED_WORDS:
-            of = unit_named(found[2])
+        """Read a number and its unit, requests where none is named."""
+        match = _FRACTION_OF.match(self.text, self.token.position) if self.token.kind == "count" else None
+        if match is not None and match[2].lower() not in RESERVED_WORDS:
+            of = unit_named(match[2])
             if not is_money(of):
                 self.fail(f"{of} are counted whole: a fraction is for money, such as 0.50 usd")
-            self.go_on_at(found.end())
-            return found[1], of
+            self.continue_at(match.end())
+            return match[1], of
         count = self.count('a number such as 100 in "100/minute"')
         return count, self._unit()
 
     def _unit(self) -> str:
-        """The unit that is named next; requests, and nothing read, where none is."""
+        """Read the unit that is next; requests, and nothing is consumed, where none is."""
         name = UNIT.match(self.text, self.token.position) if self.token.kind == "word" else None
         if name is not None and _MULTIPLE.fullmatch(name[0]) and not self.text[name.start() - 1].isspace():
             self.fail(f'write the number in full, such as 10000; a unit called "{name[0]}" has a space before it')
@@ -151,19 +155,19 @@ class _LimitReader(TextReader):
             return REQUESTS
         if len(name[0]) > LONGEST_UNIT:
             self.fail(f"the name of what is counted has at most {LONGEST_UNIT} characters")
-        self.go_on_at(name.end())
+        self.continue_at(name.end())
         return unit_named(name[0])
 
-    def _number(self, wanted: str, of: str) -> int | str:
-        """The number that comes after a shape's word, in the unit of its limit."""
+    def _number(self, expected: str, of: str) -> int | str:
+        """Read the number after a shape's word, in the unit of its limit."""
         fraction = _FRACTION.match(self.text, self.token.position) if is_money(of) else None
         if fraction is None:
-            return self.count(wanted)
-        self.go_on_at(fraction.end())
+            return self.count(expected)
+        self.continue_at(fraction.end())
         return fraction[0]
 
     def _build(self, start: Token, kind: Callable[..., Limit], of: str, **numbers: Amount) -> Limit:
-        """The limit of these numbers; what the value refuses is an error of the text at `start`."""
+        """Make the limit with these numbers; invalid ones are an error of the text at `start`."""
         unit = {} if of == REQUESTS else {"of": of}
         try:
             return kind(**numbers, **unit)

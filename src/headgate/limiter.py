@@ -36,7 +36,7 @@ from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit, check_hits, units_of
 from headgate.operation import Operation, Receipt
 from headgate.reservation import AsyncReservation, CountedHolds, Reservation, reserved_or_given_back
-from headgate.stores.guard.choice import answering, rescued
+from headgate.stores.guard.choice import guarded, with_fallback
 from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.python_table import PythonDecisions
@@ -82,21 +82,21 @@ class _BoundLimiter:
         self.counted = Counted(units_of(self.limits))
         """The units that the limits count, and in which costs are read."""
 
-        self._answering = answering(self.store) if on_store_error else self.store
+        self._guarded_store = guarded(self.store) if on_store_error else self.store
         self._bound: Any = self._bind_with_choice()
         self._clock = self._own_clock or self.store.clock
         self._lines = WaitingLines(
-            self.definitions, self._clock, self._answering, self._bound, _check_waiters(max_waiters)
+            self.definitions, self._clock, self._guarded_store, self._bound, _check_waiters(max_waiters)
         )
         self._is_plain = self.counted.is_plain
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return self._answering.bind(self.definitions, clock=clock)
+        return self._guarded_store.bind(self.definitions, clock=clock)
 
     def _bind_with_choice(self) -> Any:
         bound = self._bind(self._own_clock)
         if self.definitions[0].on_store_error:
-            bound = rescued(self.store, bound, self.definitions, self._own_clock)
+            bound = with_fallback(self.store, bound, self.definitions, self._own_clock)
         return freeing(bound, self.store, self.definitions)
 
     def _bind_shortcuts(self) -> None:
@@ -159,14 +159,14 @@ class _BoundLimiter:
         costs = self.counted.read_part(cost)
         return Receipt.of(Operation((key,) * len(costs), costs), decision)
 
-    def told(self, on_store_error: OnStoreError) -> Self:
+    def with_on_store_error(self, on_store_error: OnStoreError) -> Self:
         """This limiter with the choice `on_store_error` and the same lines; unchanged if it has its own choice."""
         if self.definitions[0].on_store_error:
             return self
         other = copy(self)
         choice = check_on_store_error(on_store_error)
         other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
-        other._answering = answering(self.store)
+        other._guarded_store = guarded(self.store)
         other._bound = other._bind_with_choice()
         other._lines = self._lines.with_bound(other._bound)
         other._bind_shortcuts()
@@ -346,8 +346,8 @@ class Limiter(_BoundLimiter, Acquiring):
 
     def id_of(self, key: Key, id: str | bytes) -> str:
         """The whole id of the hold of this name within a key, whether it exists or not; makes no call to the store."""
-        whole: str = self._bound.id_of(key, id)
-        return whole
+        whole_id: str = self._bound.id_of(key, id)
+        return whole_id
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Whether `cost` would pass, and what would remain; changes nothing. A cost of 0 shows what remains now."""
@@ -398,7 +398,7 @@ class Limiter(_BoundLimiter, Acquiring):
 
     def close(self) -> None:
         """Close the store."""
-        self._answering.close()
+        self._guarded_store.close()
 
     def __enter__(self) -> Limiter:
         return self
@@ -444,7 +444,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
                 self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return self._answering.bind_async(self.definitions, clock=clock)
+        return self._guarded_store.bind_async(self.definitions, clock=clock)
 
     async def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         """See `Limiter.hit`."""
@@ -491,8 +491,8 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     def id_of(self, key: Key, id: str | bytes) -> str:
         """See `Limiter.id_of`."""
-        whole: str = self._bound.id_of(key, id)
-        return whole
+        whole_id: str = self._bound.id_of(key, id)
+        return whole_id
 
     def ask(self, key: Key, cost: Cost = 1) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
@@ -542,7 +542,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     async def close(self) -> None:
         """Close the store."""
-        await self._answering.aclose()
+        await self._guarded_store.aclose()
 
     async def __aenter__(self) -> AsyncLimiter:
         return self

@@ -1,6 +1,6 @@
-"""Money as integers of a billionth: what a currency is, and how amounts of one are read and shown.
+"""Money as integers of a billionth: the currencies, and how their amounts are read and written.
 
-A float is never an amount: 0.1 + 0.2 is no number of billionths. Only `headgate.amounts` calls this.
+A float is never an amount: 0.1 + 0.2 is no number of billionths. Only `headgate.amounts` calls this module.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _CODES = """
 """
 
 CURRENCIES = frozenset(_CODES.split())
-"""The currencies of states in ISO 4217, in lower case; its codes of funds, metals and tests are none."""
+"""The currencies of states in ISO 4217, in lower case, without its codes of funds, metals and tests."""
 
 _DECIMAL = re.compile(r"[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 _FARTHEST = 40
-"""Powers of ten beyond which an amount is none: so the integers below stay small."""
+"""The greatest power of ten in an amount, which keeps the integers below small."""
 
 
 def read_money(value: object, currency: str, *, round_up: bool = False) -> int:
-    """An amount in billionths: of an int, which is whole units of the currency, of a Decimal, or of text.
+    """Read an amount in billionths: from an int, which is whole units of the currency, a Decimal, or text.
 
-    Text is "0.0123", or with the currency "0.0123 usd". What is finer than a billionth is refused, or rounded up. May
-    pass every bound. Raises ValueError with what would be right.
+    Text is "0.0123", or with the currency "0.0123 usd". An amount finer than a billionth is refused, or rounded up. The
+    result has no bound. Raises ValueError, which states what would be right.
     """
     if isinstance(value, str):
         value = _decimal(value, currency)
@@ -50,7 +50,7 @@ def read_money(value: object, currency: str, *, round_up: bool = False) -> int:
 
 
 def money_text(nano: int) -> str:
-    """Billionths in the currency, without its name: "0.0123"."""
+    """Billionths as text in units of the currency, without its name: "0.0123"."""
     whole, rest = divmod(nano, NANO)
     return f"{whole}.{rest:09}".rstrip("0") if rest else str(whole)
 

@@ -1,4 +1,4 @@
-"""Periods as numbers and as text: "minute", "5 minutes", and the reader that texts of limits are read with."""
+"""Periods as numbers and as text, such as "minute" and "5 minutes", and the reader for texts of limits."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _SHORT_FORMS = {
     "day": ("d", "days"),
     "week": ("w", "wk", "wks", "weeks"),
 }
-_OF_CALENDARS = {"month": ("mo", "months"), "year": ("y", "yr", "yrs", "years")}
+_CALENDAR_SHORT_FORMS = {"month": ("mo", "months"), "year": ("y", "yr", "yrs", "years")}
 _UNITS = {word: unit for unit, words in _SHORT_FORMS.items() for word in (unit, *words)}
-_CALENDAR_UNITS = {word: unit for unit, words in _OF_CALENDARS.items() for word in (unit, *words)}
+_CALENDAR_UNITS = {word: unit for unit, words in _CALENDAR_SHORT_FORMS.items() for word in (unit, *words)}
 _UNIT_NAMES = ", ".join(unit for unit in PERIODS_US if unit != "us")
 _TOKEN = re.compile(r"\s*(?:(?P<count>[0-9][0-9_]*)|(?P<word>[^\W\d_]+)|(?P<mark>[/;])|(?P<end>$)|(?P<other>.))", re.S)
 _ZONE = re.compile(r"\s*([^\s;]+)")
@@ -67,7 +67,7 @@ class Token:
 
 
 class TextReader:
-    """One pass over a text, one token ahead. What cannot be read is a LimitSyntaxError at its place."""
+    """Reads a text in one pass, one token ahead. Raises LimitSyntaxError with the position of invalid text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -96,8 +96,8 @@ class TextReader:
         return period_us
 
     def calendar_period(self) -> str | None:
-        """Read a day, week, month or year of a time zone, where "in" follows it; else nothing is read."""
-        unit, at = self.token, self.next_position
+        """Read a day, week, month or year that "in" and a time zone follow, else nothing; return its name."""
+        unit, position = self.token, self.next_position
         word = unit.text.lower()
         name = _CALENDAR_UNITS.get(word, _UNITS.get(word)) if unit.kind == "word" else None
         if name not in CALENDAR_PERIODS:
@@ -105,11 +105,11 @@ class TextReader:
         self._advance()
         if self.take_word("in"):
             return name
-        if name in _OF_CALENDARS:
+        if name in _CALENDAR_SHORT_FORMS:
             self.fail(
                 f'expected a time zone after "{name}", as in "{name} in Europe/Zurich"; other units are {_UNIT_NAMES}'
             )
-        self.token, self.next_position = unit, at
+        self.token, self.next_position = unit, position
         return None
 
     def zone(self) -> str:
@@ -125,11 +125,11 @@ class TextReader:
         self._advance()
         return name
 
-    def count(self, wanted: str) -> int:
-        """Read a whole number; `wanted` says what it is."""
+    def count(self, expected: str) -> int:
+        """Read a whole number; `expected` describes it in the error."""
         token = self.token
         if token.kind != "count":
-            self.fail(f"expected {wanted}")
+            self.fail(f"expected {expected}")
         digits = token.text.replace("_", "")
         if len(digits.lstrip("0")) > len(str(LARGEST)) or int(digits) > LARGEST:
             self.fail(f"numbers go up to {LARGEST} (2**52)")
@@ -137,29 +137,29 @@ class TextReader:
         return int(digits)
 
     def is_word(self, word: str) -> bool:
-        """Whether this word comes next; it stays."""
+        """Whether this word is next; it is not consumed."""
         return self.token.kind == "word" and self.token.text.lower() == word
 
     def take_word(self, word: str) -> bool:
-        """Whether this word comes next; then it is read."""
+        """Whether this word is next; then it is consumed."""
         return self._take("word", word)
 
     def take_mark(self, mark: str) -> bool:
-        """Whether this mark comes next; then it is read."""
+        """Whether this mark is next; then it is consumed."""
         return self._take("mark", mark)
 
-    def go_on_at(self, position: int) -> None:
-        """Go on with what comes at this character."""
+    def continue_at(self, position: int) -> None:
+        """Continue at this character."""
         self.next_position = position
         self._advance()
 
-    def expect_end(self, wanted: str, known: Iterable[str] = ()) -> None:
-        """Fail unless the text ends here; `known` are words that may have been meant."""
+    def expect_end(self, expected: str, known: Iterable[str] = ()) -> None:
+        """Fail unless the text ends here; `known` are words that the message may suggest."""
         if self.token.kind != "end":
-            self.fail(f"expected {wanted}{_suggestion(self.token.text, known)}")
+            self.fail(f"expected {expected}{_suggestion(self.token.text, known)}")
 
     def fail(self, reason: str) -> NoReturn:
-        """Raise the error of what comes next."""
+        """Raise LimitSyntaxError at the next token."""
         raise LimitSyntaxError(reason, text=self.text, position=self.token.position)
 
     def _take(self, kind: str, text: str) -> bool:

@@ -1,8 +1,8 @@
 """Limits as integers of one unit of time, small enough that every implementation is exact.
 
-Redis computes in doubles, so no intermediate may pass 2**52. Each limit is therefore counted in the
-finest of microseconds, milliseconds and seconds in which its numbers stay below that, and the same
-unit is used by every store. Source: ../docs/algorithms.md#units.
+Redis computes in doubles, so no intermediate result may exceed 2**52. Each limit is therefore counted in the
+finest of microseconds, milliseconds and seconds in which its numbers stay below that, and every store
+uses the same unit. Source: ../docs/algorithms.md#units.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class CompiledLimit:
     `unit_us` is the length of one unit of time in microseconds. `quota` is the limit or the
     capacity; `period` the window in units. For buckets `refill` and `period` are divided by their
     greatest common divisor, and one token is `period` scaled units of which `refill` flow in a unit
-    of time, so that nothing is ever rounded. A bucket in steps has both as they are.
+    of time, so that nothing is ever rounded. A bucket in steps has both undivided.
 
-    Of a calendar window `period` is the number of its calendar; without the `calendar`, as a store reads it, all but
-    a new window is known.
+    Of a calendar window `period` is the number of its calendar; without `calendar`, as a store reads it, only a new
+    window cannot be computed.
     """
 
     algorithm: str
@@ -84,7 +84,7 @@ def compile_steps(algorithm: str, capacity: int, refill: int, period_us: int) ->
 
 
 def compile_calendar(algorithm: str, limit: int, calendar: Calendar) -> CompiledLimit:
-    """A calendar window; borders are where they are to the microsecond."""
+    """A calendar window, whose unit is the microsecond."""
     return CompiledLimit(algorithm, 1, limit, calendar.number, calendar=calendar)
 
 
@@ -94,9 +94,9 @@ def nearest_window(period_us: int) -> int:
 
 
 def nearest_bucket(capacity: int, refill: int, period_us: int) -> tuple[int, int]:
-    """The (capacity, refill) nearest to those that fit no unit: the one changed relatively least.
+    """The valid (capacity, refill) nearest to those that fit no unit: the pair with the smallest relative change.
 
-    Only at the ends of the range both change, because neither does alone.
+    Only at the ends of the range both change, because a change of one is not enough.
     """
     period = _coarsest(period_us)
     divisor = gcd(refill, period)
@@ -110,12 +110,12 @@ def nearest_bucket(capacity: int, refill: int, period_us: int) -> tuple[int, int
 
 
 def nearest_steps(refill: int, period_us: int) -> int:
-    """The greatest capacity that so many units a step fill in time."""
+    """The greatest capacity of a bucket with this refill in each step."""
     return min(LARGEST, LARGEST // _coarsest(period_us) * refill)
 
 
 def _refills(capacity: int, refill: int, period: int) -> Iterator[int]:
-    """Refills near `refill` that share enough with the period for this capacity to fit."""
+    """Refills near `refill` whose common divisor with the period is large enough for this capacity to fit."""
     for reduced in _divisors(period):
         step = period // reduced
         for near in (refill // step * step, (refill // step + 1) * step):

@@ -1,7 +1,7 @@
-"""Those who ask a Redis store in tests: from threads or from an event loop, in the same words.
+"""Clients of a Redis store in tests: from threads or from an event loop, with the same methods.
 
-`Asker` asks one thing at a time or many at once; `Load` asks all the time and notes every answer, so that a
-test can count what happened to each while a server was away.
+`Asker` makes one call at a time or many at once; `Load` makes calls all the time and records every answer, so that a
+test can count the outcomes while a server was away.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ COLOURS = ("sync", "async")
 THREADS = 16
 ANSWER_WITHIN_S = 60
 SLACK_S = 0.5
-"""How long a request may be held up beyond its deadline by what its own process does."""
+"""How long a request may be delayed beyond its deadline by its own process."""
 
 
 class Loop:
-    """An event loop in a thread of its own, so that what is done in the background goes on between questions."""
+    """An event loop in its own thread, so that background tasks continue between calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -62,7 +62,7 @@ class Loop:
 
 
 class Asker:
-    """A limiter of either colour, asked from threads; close it."""
+    """A limiter of either colour, called from threads; close it."""
 
     def __init__(
         self, colour: str, limits: str, store: str | Store, *, name: str = "", clock: Clock | None = None
@@ -136,15 +136,15 @@ class Asker:
         return self._do(self.limiter._bound.read, (key,))
 
     def close_links(self) -> None:
-        """Let go of all connections; the next question makes new ones."""
+        """Close all connections; the next call opens new ones."""
         self._do(self.limiter.close)
 
     def at_once(self, keys: Sequence[str]) -> list[Decision | Exception]:
-        """The answers to all these at one time, in their order."""
+        """Hit all these keys at once and return the answers in their order."""
         return [answer for answer, _ in self.timed_at_once(keys)]
 
     def timed_at_once(self, keys: Sequence[str]) -> list[tuple[Decision | Exception, float]]:
-        """The answers to all these at one time, and how many seconds each took."""
+        """Hit all these keys at once and return the answers and how many seconds each took."""
         if self.loop is not None:
             return self.loop.run(self._gather(keys))
         with ThreadPoolExecutor(THREADS) as threads:
@@ -176,10 +176,10 @@ class Asker:
 
 
 class Answer(NamedTuple):
-    """What one request got."""
+    """The outcome of one request."""
 
     at_s: float
-    """When it was asked, in seconds of the monotonic clock."""
+    """When the request began, in seconds of the monotonic clock."""
 
     took_s: float
     decision: Decision | None
@@ -187,7 +187,7 @@ class Answer(NamedTuple):
 
     @property
     def own_s(self) -> float:
-        """What it took, but for what the machine took from this process."""
+        """Its duration, without the time that the machine took from this process."""
         return self.took_s - stalled_s(self.at_s, self.at_s + self.took_s)
 
     @property
@@ -195,15 +195,15 @@ class Answer(NamedTuple):
         return self.decision is not None and self.decision.allowed
 
     @property
-    def told(self) -> str:
-        """Who decided: "store", "local", "open", "closed", or the name of an error."""
+    def decided_by(self) -> str:
+        """What decided: "store", "local", "open", "closed", or the name of an error."""
         if self.decision is None:
             return type(self.error).__name__
         return self.decision.degraded or "store"
 
 
 class Load:
-    """Requests all the time, from several threads or tasks, with a pause after each."""
+    """Continuous requests from several threads or tasks, with a pause after each."""
 
     def __init__(self, asker: Asker, keys: Sequence[str], pause_s: float) -> None:
         self.answers: list[Answer] = []
@@ -224,11 +224,11 @@ class Load:
             assert not thread.is_alive(), "a request waits for ever"
 
     def wait_for(self, true: Callable[[Answer], bool], *, within_s: float = 20) -> float:
-        """Wait until such an answer comes to a request that is asked after now; how long that took."""
+        """Wait for such an answer to a request that begins after now; return how long that took."""
         return wait_for(lambda: any(true(answer) for answer in self.since(start)), within_s, start := time.monotonic())
 
     def since(self, moment_s: float, until_s: float = float("inf")) -> list[Answer]:
-        """The answers to what was asked in this time."""
+        """The answers to requests of this time."""
         return [answer for answer in list(self.answers) if moment_s <= answer.at_s < until_s]
 
     def _ask(self, key: str) -> None:
@@ -255,7 +255,7 @@ class Load:
 
 @contextmanager
 def load(asker: Asker, keys: Sequence[str], *, pause_s: float = 0.002) -> Iterator[Load]:
-    """Requests until the end of the block, one asker a key; a key may be there several times."""
+    """Requests until the end of the block, one client for each key; a key may be listed several times."""
     running = Load(asker, keys, pause_s)
     try:
         yield running
@@ -264,7 +264,7 @@ def load(asker: Asker, keys: Sequence[str], *, pause_s: float = 0.002) -> Iterat
 
 
 def wait_for(true: Callable[[], bool], within_s: float = 20, start: float | None = None) -> float:
-    """Wait until something is true; how many seconds that took."""
+    """Wait until a condition is true; return how many seconds that took."""
     start = time.monotonic() if start is None else start
     while not true():
         if time.monotonic() - start > within_s:
@@ -274,7 +274,7 @@ def wait_for(true: Callable[[], bool], within_s: float = 20, start: float | None
 
 
 def tally(answers: Sequence[Decision | Exception]) -> dict[str, int]:
-    """How many passed, were refused, or failed with which error."""
+    """How many requests passed, were refused, or failed with which error."""
     return dict(
         Counter(
             type(answer).__name__ if isinstance(answer, Exception) else "passed" if answer.allowed else "refused"
@@ -284,11 +284,11 @@ def tally(answers: Sequence[Decision | Exception]) -> dict[str, int]:
 
 
 def longest_s(answers: Sequence[Answer]) -> float:
-    """What the slowest took, but for what the machine took from this process."""
+    """The duration of the slowest, without the time that the machine took from this process."""
     return max(answer.own_s if answer.took_s > SLACK_S else answer.took_s for answer in answers)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed."""
+    """The value that a given share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -33,11 +33,11 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_info_shows_version_core_and_stores() -> None:
-    told = run_headgate("info")
-    assert told.returncode == 0
-    assert f"headgate {headgate.__version__}" in told.stdout
-    assert core.CORE in told.stdout
-    assert "memory" in told.stdout
+    result = run_headgate("info")
+    assert result.returncode == 0
+    assert f"headgate {headgate.__version__}" in result.stdout
+    assert core.CORE in result.stdout
+    assert "memory" in result.stdout
     facts = json.loads(run_headgate("info", "--json", HEADGATE_CORE="python").stdout)
     assert (facts["core"], facts["why_not_native"]) == ("python", "HEADGATE_CORE=python")
     assert facts["stores"][:2] == ["memory://", "redis://"]  # the shared store needs the native core
@@ -48,18 +48,20 @@ def test_info_shows_version_core_and_stores() -> None:
 )
 def test_a_core_that_is_none_is_a_message_of_the_command(command: list[str]) -> None:
     environment = {**os.environ, "HEADGATE_CORE": "bogus"}
-    told = subprocess.run([*command, "info"], capture_output=True, text=True, env=environment, check=False, timeout=60)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr == 'headgate: HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
+    result = subprocess.run(
+        [*command, "info"], capture_output=True, text=True, env=environment, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == 'headgate: HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
 
 
 def test_a_core_that_is_none_is_a_config_error_of_a_program() -> None:
     program = "try:\n    import headgate\nexcept ValueError as error:\n    print(type(error).__name__, error)\n"
     environment = {**os.environ, "HEADGATE_CORE": "bogus"}
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True, timeout=60
     )
-    assert told.stdout == 'ConfigError HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
+    assert result.stdout == 'ConfigError HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
 
 
 def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
@@ -68,11 +70,11 @@ def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
     assert "4 rules of shop, no problems" in good.stdout
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: 1\nrules:\n  - {name: a, by: [usr], limits: 5/minut}\n  - {name: b}\n")
-    told = run_headgate("validate", str(bad))
-    assert (told.returncode, told.stdout) == (1, "")
-    assert f"{bad}:3:20: rules[0].by[0]: no identity is named 'usr'" in told.stderr
-    assert f"{bad}:3:26: rules[0].limits: cannot read" in told.stderr
-    assert "4 problems" in told.stderr
+    result = run_headgate("validate", str(bad))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"{bad}:3:20: rules[0].by[0]: no identity is named 'usr'" in result.stderr
+    assert f"{bad}:3:26: rules[0].limits: cannot read" in result.stderr
+    assert "4 problems" in result.stderr
 
 
 def test_validate_finds_what_is_wrong_with_prices_of_models(tmp_path: Path) -> None:
@@ -85,9 +87,9 @@ def test_validate_finds_what_is_wrong_with_prices_of_models(tmp_path: Path) -> N
         "    gpt-*: {input: 1, output: 2}\n"
         "rules: [{name: user, by: [user], limits: 20 usd/day in UTC}]\n"
     )
-    told = run_headgate("validate", str(policy))
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr == (
+    result = run_headgate("validate", str(policy))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
         f"{policy}:6:5: llm.prices.half: output is missing: dollars for a million tokens, 0 if they are free\n"
         f"{policy}:7:5: llm.prices['own speed=standard']: speed=standard is what calls usually have: leave it out\n"
         f"{policy}:8:5: llm.prices['gpt-*']: a price is that of one model: write a name without *\n"
@@ -111,10 +113,10 @@ def test_validate_takes_several_files_and_standard_input(tmp_path: Path) -> None
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: 2\nrules: [{name: a, by: [], limits: 1/s}]\n")
     good = Path(SHOP).read_text()
-    told = run_headgate("validate", SHOP, str(bad), "-", "/", input=good)
-    assert told.returncode == 1
-    assert told.stdout == f"{SHOP}: 4 rules of shop, no problems\nstandard input: 4 rules of shop, no problems\n"
-    assert told.stderr == (
+    result = run_headgate("validate", SHOP, str(bad), "-", "/", input=good)
+    assert result.returncode == 1
+    assert result.stdout == f"{SHOP}: 4 rules of shop, no problems\nstandard input: 4 rules of shop, no problems\n"
+    assert result.stderr == (
         f"{bad}:1:1: version: must be 1, not 2\nheadgate: {bad}: 1 problem\nheadgate: /: Is a directory\n"
     )
     assert run_headgate("validate", SHOP, "-", input=good).returncode == 0
@@ -124,12 +126,12 @@ def test_validate_prints_json(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: 2\nrules: [{name: a, by: [], limits: 1/s}]\n")
     policy = "version: 1\nrules: [{name: a, by: [], limits: 10/second; 10/second}]\n"
-    told = run_headgate("validate", "--json", "-", str(bad), "none.yaml", input=policy)
-    assert (told.returncode, told.stderr) == (1, "")
+    result = run_headgate("validate", "--json", "-", str(bad), "none.yaml", input=policy)
+    assert (result.returncode, result.stderr) == (1, "")
     doubled = '"10/second" is there twice: the second refuses nothing more, and costs a state of its own'
     nothing: dict[str, object] = {"valid": False, "namespace": None, "rules": None, "warnings": []}
     missing = {"path": "", "message": "No such file or directory", "line": 0, "column": 0}
-    assert json.loads(told.stdout) == [
+    assert json.loads(result.stdout) == [
         {
             "file": "standard input", "valid": True, "namespace": "default", "rules": 1, "problems": [],
             "warnings": [{"path": "rules[0].limits", "message": doubled, "line": 2, "column": 27}],
@@ -144,9 +146,9 @@ def test_validate_prints_json(tmp_path: Path) -> None:
 
 def test_validate_warns_of_what_can_hardly_be_meant() -> None:
     policy = "version: 1\nrules: [{name: a, by: [], limits: 10/second; 10/second}]\n"
-    told = run_headgate("validate", "-", input=policy)
-    assert (told.returncode, told.stdout) == (0, "standard input: 1 rule of default, 1 warning\n")
-    assert told.stderr.startswith('standard input:2:27: warning: rules[0].limits: "10/second" is there twice')
+    result = run_headgate("validate", "-", input=policy)
+    assert (result.returncode, result.stdout) == (0, "standard input: 1 rule of default, 1 warning\n")
+    assert result.stderr.startswith('standard input:2:27: warning: rules[0].limits: "10/second" is there twice')
 
 
 def test_schema_prints_a_json_schema() -> None:
@@ -154,45 +156,47 @@ def test_schema_prints_a_json_schema() -> None:
 
 
 def test_explain_tells_which_rules_which_keys_which_limits_and_why() -> None:
-    told = run_headgate("explain", SHOP, "--method", "POST", "--path", "/api/login", "--ip", "203.0.113.9",
+    result = run_headgate("explain", SHOP, "--method", "POST", "--path", "/api/login", "--ip", "203.0.113.9",
                         "--header", "X-Tier:pro")  # fmt: skip
-    assert told.returncode == 0
-    assert "+ login      method POST; path /api/login" in told.stdout
-    assert "counted by ip: key 203.0.113.9" in told.stdout
-    assert "limits 5/minute" in told.stdout
-    assert "- everyone   it is a default, and login matched" in told.stdout
+    assert result.returncode == 0
+    assert "+ login      method POST; path /api/login" in result.stdout
+    assert "counted by ip: key 203.0.113.9" in result.stdout
+    assert "limits 5/minute" in result.stdout
+    assert "- everyone   it is a default, and login matched" in result.stdout
 
 
 def test_replay_tells_in_a_table_what_would_have_been_stopped(log: Path) -> None:
-    told = run_headgate("replay", str(log), "--policy", SHOP)
-    assert told.returncode == 0
-    assert "12 requests, 5 passed, 7 refused (58.33 %)" in told.stdout
-    assert "login refused most often: 203.0.113.9 (7)\n  worst minute 2015-05-17 10:05 UTC: 7 refused\n" in told.stdout
-    assert "2015-05-17 10:05:00 to 10:05:11 UTC" in told.stdout
-    assert "1 line could not be read" in told.stderr
-    assert "access.log:13: it is not: client ident user" in told.stderr
-    assert "\x1b" not in told.stdout + told.stderr
+    result = run_headgate("replay", str(log), "--policy", SHOP)
+    assert result.returncode == 0
+    assert "12 requests, 5 passed, 7 refused (58.33 %)" in result.stdout
+    assert (
+        "login refused most often: 203.0.113.9 (7)\n  worst minute 2015-05-17 10:05 UTC: 7 refused\n" in result.stdout
+    )
+    assert "2015-05-17 10:05:00 to 10:05:11 UTC" in result.stdout
+    assert "1 line could not be read" in result.stderr
+    assert "access.log:13: it is not: client ident user" in result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
 
 
 def test_replay_prints_json(log: Path) -> None:
-    told = json.loads(run_headgate("replay", str(log), "--policy", SHOP, "--json").stdout)
-    assert {name: told[name] for name in ("requests", "allowed", "denied", "unparsed")} == {
+    summary = json.loads(run_headgate("replay", str(log), "--policy", SHOP, "--json").stdout)
+    assert {name: summary[name] for name in ("requests", "allowed", "denied", "unparsed")} == {
         "requests": 12, "allowed": 5, "denied": 7, "unparsed": 1,
     }  # fmt: skip
-    login = told["rules"][0]
+    login = summary["rules"][0]
     assert (login["name"], login["keys"], login["top"]) == ("login", 1, [{"key": "203.0.113.9", "denied": 7}])
 
 
 def test_replay_reads_standard_input_compressed_or_not(log: Path) -> None:
     for data in (log.read_bytes(), gzip.compress(log.read_bytes())):
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "headgate", "replay", "-", "--policy", SHOP, "--json"],
             input=data,
             capture_output=True,
             timeout=60,
             check=True,
         )
-        assert json.loads(told.stdout)["requests"] == 12
+        assert json.loads(result.stdout)["requests"] == 12
 
 
 @pytest.mark.parametrize(
@@ -205,8 +209,8 @@ def test_replay_reads_standard_input_compressed_or_not(log: Path) -> None:
     ],
 )
 def test_a_policy_may_be_standard_input(command: list[str], log: Path) -> None:
-    told = run_headgate(*[word.format(log=log) for word in command], input=Path(SHOP).read_text())
-    assert (told.returncode, "login" in told.stdout) == (0, True)
+    result = run_headgate(*[word.format(log=log) for word in command], input=Path(SHOP).read_text())
+    assert (result.returncode, "login" in result.stdout) == (0, True)
     broken = run_headgate(*[word.format(log=log) for word in command], input="version: 1\nrules: 7\n")
     assert (broken.returncode, broken.stdout) == (1, "")
     assert "standard input:2:1: rules: must be a list" in broken.stderr
@@ -218,9 +222,9 @@ def test_a_tier_is_named_as_it_is_by_capacity() -> None:
         tiers: {from: {header: X-Tier}, default: "[/free]"}
         rules: [{name: a, by: [ip], limits: {"[/free]": 5/minute, "[bold]": 6/minute}}]
     """
-    told = run_headgate("capacity", "-", "--users", "9", "--rate", "9", input=policy)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "a ([bold])" in told.stdout
+    result = run_headgate("capacity", "-", "--users", "9", "--rate", "9", input=policy)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "a ([bold])" in result.stdout
 
 
 def test_what_clients_sent_reaches_the_terminal_of_a_replay_as_text_alone(tmp_path: Path) -> None:
@@ -228,18 +232,18 @@ def test_what_clients_sent_reaches_the_terminal_of_a_replay_as_text_alone(tmp_pa
     sent = "x\x9b31m\u202eabc\u2028y\x85z\u00e9"  # C1 controls, an override of the direction, ends of lines
     log.write_text(LINE.format(1).replace("agent", sent) + "\n" + LINE.format(2).replace("agent", sent) + "\n")
     policy = "version: 1\nidentities: {ua: {header: User-Agent}}\nrules: [{name: a, by: [ua], limits: 1/hour}]\n"
-    told = run_headgate("replay", str(log), "--policy", "-", "--header", "User-Agent=agent", input=policy)
-    assert "a refused most often: x?31m?abc?y?z\u00e9 (1)" in told.stdout
-    assert "busiest keys: x?31m?abc?y?z\u00e9 (2)" in told.stdout
+    result = run_headgate("replay", str(log), "--policy", "-", "--header", "User-Agent=agent", input=policy)
+    assert "a refused most often: x?31m?abc?y?z\u00e9 (1)" in result.stdout
+    assert "busiest keys: x?31m?abc?y?z\u00e9 (2)" in result.stdout
 
 
 def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
     wider = tmp_path / "wider.yaml"
     wider.write_text("version: 1\nrules:\n  - {name: login, by: [ip], limits: 8/minute log}\n")
     page = tmp_path / "report.html"
-    told = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider), "--report", str(page))
-    assert told.returncode == 0
-    assert f"report in {page}" in told.stderr.replace("\n", "")
+    result = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider), "--report", str(page))
+    assert result.returncode == 0
+    assert f"report in {page}" in result.stderr.replace("\n", "")
     assert "What changes" in page.read_text()
     text = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider)).stdout
     told_of = " ".join(text.split())
@@ -256,16 +260,16 @@ def test_replay_replaces_no_file_but_an_older_page(log: Path, tmp_path: Path) ->
     other.write_bytes(log.read_bytes())
     for file in (log, policy, other):
         before = file.read_bytes()
-        told = run_headgate("replay", str(log), "--policy", str(policy), "--report", str(file))
-        assert (told.returncode, file.read_bytes()) == (2, before)
-        assert f"{file} is there, and is no page: name a new file, or an older page to replace it" in told.stderr
+        result = run_headgate("replay", str(log), "--policy", str(policy), "--report", str(file))
+        assert (result.returncode, file.read_bytes()) == (2, before)
+        assert f"{file} is there, and is no page: name a new file, or an older page to replace it" in result.stderr
     page = tmp_path / "empty.html"
     page.touch()
     for _ in range(2):
         assert run_headgate("replay", str(log), "--policy", str(policy), "--report", str(page)).returncode == 0
-    told = run_headgate("replay", str(log), "--policy", str(policy), "--report", str(tmp_path / "none" / "page.html"))
-    assert told.returncode == 2
-    assert f"there is no directory {tmp_path / 'none'}" in told.stderr
+    result = run_headgate("replay", str(log), "--policy", str(policy), "--report", str(tmp_path / "none" / "page.html"))
+    assert result.returncode == 2
+    assert f"there is no directory {tmp_path / 'none'}" in result.stderr
 
 
 def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path) -> None:
@@ -273,9 +277,9 @@ def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path) -> None:
     log.write_text(
         "when,who,url,key\n" + "".join(f"{second},1.1.1.1,/api/search/x,k{second % 2}\n" for second in range(8))
     )
-    told = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--field", "time=when", "--field",
+    result = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--field", "time=when", "--field",
                         "client=who", "--header", "X-API-Key=key")  # fmt: skip
-    search = json.loads(told.stdout)["rules"][1]
+    search = json.loads(result.stdout)["rules"][1]
     assert (search["matched"], search["keys"]) == (8, 2)
 
 
@@ -284,23 +288,23 @@ def test_replay_shows_texts_of_the_log_as_they_are(tmp_path: Path) -> None:
     log.write_text("".join(LINE.format(second).replace("203.0.113.9", "[/a][red]x") + "\n" for second in range(9)))
     policy = tmp_path / "p[red].yaml"
     policy.write_text("version: 1\nrules:\n  - {name: all, by: [ip], limits: 3/minute}\n")
-    told = run_headgate("replay", str(log), "--policy", str(policy), "--format", "common")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert f"{policy}: 9 requests" in " ".join(told.stdout.split())  # a line that is too long is wrapped
-    assert "[/a][red]x (9)" in told.stdout
-    assert "[/a][red]x (6)" in told.stdout
+    result = run_headgate("replay", str(log), "--policy", str(policy), "--format", "common")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"{policy}: 9 requests" in " ".join(result.stdout.split())  # a line that is too long is wrapped
+    assert "[/a][red]x (9)" in result.stdout
+    assert "[/a][red]x (6)" in result.stdout
 
 
 def test_a_log_of_which_nothing_can_be_read_is_a_failure(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text("no log at all\nnor this\n")
-    told = run_headgate("replay", str(log), "--policy", SHOP, "--format", "common")
-    assert told.returncode == 1
-    assert "2 lines could not be read" in told.stderr
-    assert "no line could be read as common: --format auto looks for what fits" in told.stderr
-    assert "say how with --format" not in told.stderr
-    told = run_headgate("replay", str(log), "--policy", SHOP)
-    assert (told.returncode, told.stderr) == (
+    result = run_headgate("replay", str(log), "--policy", SHOP, "--format", "common")
+    assert result.returncode == 1
+    assert "2 lines could not be read" in result.stderr
+    assert "no line could be read as common: --format auto looks for what fits" in result.stderr
+    assert "say how with --format" not in result.stderr
+    result = run_headgate("replay", str(log), "--policy", SHOP)
+    assert (result.returncode, result.stderr) == (
         1,
         f"headgate: {log}: the format is not recognized; say which with --format\n",
     )
@@ -311,10 +315,10 @@ def test_of_several_logs_the_one_of_which_nothing_can_be_read_is_named(log: Path
     other.write_text('{"a": 1}\n' * 9)
     third = tmp_path / "third.json"
     third.write_text('{"b": 1}\n')
-    told = run_headgate("replay", str(other), str(log), str(third), "--policy", SHOP)
-    assert (told.returncode, "12 requests" in told.stdout) == (1, True)
-    assert f"headgate: {other}: no line could be read" in told.stderr
-    assert told.stderr.endswith(f"; the first is line 1: it has no time; nor of {third}\n")
+    result = run_headgate("replay", str(other), str(log), str(third), "--policy", SHOP)
+    assert (result.returncode, "12 requests" in result.stdout) == (1, True)
+    assert f"headgate: {other}: no line could be read" in result.stderr
+    assert result.stderr.endswith(f"; the first is line 1: it has no time; nor of {third}\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"time,client\n", gzip.compress(b"", mtime=0)])
@@ -322,21 +326,21 @@ def test_a_log_without_a_request_is_told(log: Path, tmp_path: Path, content: byt
     empty = tmp_path / "empty.log"
     empty.write_bytes(content)
     for others in ([], [str(log)]):
-        told = run_headgate("replay", str(empty), *others, "--policy", SHOP)
-        assert told.returncode == 0
-        assert told.stderr.startswith(
+        result = run_headgate("replay", str(empty), *others, "--policy", SHOP)
+        assert result.returncode == 0
+        assert result.stderr.startswith(
             f"{empty}: there is no request in it: no lines, or none but blank ones and names of columns\n"
         )
-        assert "could be read" not in told.stdout
+        assert "could be read" not in result.stdout
 
 
 def test_replay_judges_a_stretch_of_time(log: Path) -> None:
     local = ["--from", "2015-05-17 12:05:03", "--to", "2015-05-17 12:05:08", "--timezone", "Europe/Zurich"]
     for more in (["--from", "2015-05-17T10:05:03Z", "--to", "2015-05-17 12:05:08+02:00"], local):
-        told = run_headgate("replay", str(log), "--policy", SHOP, *more)
-        assert told.returncode == 0
-        assert "5 requests, 5 passed, 0 refused (0.00 %)" in told.stdout
-        assert "2015-05-17 10:05:03 to 10:05:07 UTC; 7 requests outside" in told.stdout
+        result = run_headgate("replay", str(log), "--policy", SHOP, *more)
+        assert result.returncode == 0
+        assert "5 requests, 5 passed, 0 refused (0.00 %)" in result.stdout
+        assert "2015-05-17 10:05:03 to 10:05:07 UTC; 7 requests outside" in result.stdout
     days = run_headgate(
         "replay", str(log), "--policy", SHOP, "--from", "2015-05-17", "--to", "2015-05-17T10:06", "--json"
     )
@@ -348,11 +352,11 @@ def test_replay_judges_a_stretch_of_time(log: Path) -> None:
 def test_a_damaged_log_is_judged_as_far_as_it_goes_and_is_a_failure(tmp_path: Path) -> None:
     log = tmp_path / "access.log.gz"
     log.write_bytes(gzip.compress((LINE.format(1) + "\n").encode() * 9) + b"garbage")
-    told = run_headgate("replay", str(log), "--policy", SHOP)
-    assert told.returncode == 1
-    assert "9 requests, 5 passed, 4 refused" in told.stdout
-    assert told.stderr.startswith(f"{log}:10: what follows its end is no more of it (gzip: ")
-    assert told.stderr.endswith("headgate: the result is of a part of the logs: not all could be unpacked\n")
+    result = run_headgate("replay", str(log), "--policy", SHOP)
+    assert result.returncode == 1
+    assert "9 requests, 5 passed, 4 refused" in result.stdout
+    assert result.stderr.startswith(f"{log}:10: what follows its end is no more of it (gzip: ")
+    assert result.stderr.endswith("headgate: the result is of a part of the logs: not all could be unpacked\n")
     assert json.loads(run_headgate("replay", str(log), "--policy", SHOP, "--json").stdout)["damaged"][0]["line"] == 10
 
 
@@ -361,9 +365,9 @@ def test_replay_reads_from_a_pipe_that_is_named(log: Path, tmp_path: Path) -> No
     os.mkfifo(fifo)
     writer = threading.Thread(target=lambda: fifo.write_bytes(log.read_bytes()))
     writer.start()
-    told = run_headgate("replay", str(fifo), "--policy", SHOP, "--json")
+    result = run_headgate("replay", str(fifo), "--policy", SHOP, "--json")
     writer.join()
-    assert json.loads(told.stdout)["requests"] == 12
+    assert json.loads(result.stdout)["requests"] == 12
 
 
 def test_replay_charges_what_the_log_says(tmp_path: Path) -> None:
@@ -371,8 +375,8 @@ def test_replay_charges_what_the_log_says(tmp_path: Path) -> None:
     log.write_text("TIMESTAMP,In,Out\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n")
     policy = tmp_path / "tokens.yaml"
     policy.write_text("version: 1\nrules: [{name: tokens, by: [], limits: 500/minute log}]\n")
-    told = run_headgate("replay", str(log), "--policy", str(policy), "--field", "cost=In+Out")
-    assert "their cost is 923: 418 passed, 505 refused (54.71 %)" in told.stdout
+    result = run_headgate("replay", str(log), "--policy", str(policy), "--field", "cost=In+Out")
+    assert "their cost is 923: 418 passed, 505 refused (54.71 %)" in result.stdout
 
 
 BAD_CALLS = [
@@ -426,11 +430,11 @@ BAD_CALLS = [
 
 @pytest.mark.parametrize(("arguments", "code", "message"), BAD_CALLS, ids=[message for _, _, message in BAD_CALLS])
 def test_what_goes_wrong_is_a_message_and_an_exit_code(arguments: list[str], code: int, message: str) -> None:
-    told = run_headgate(*arguments)
-    assert told.returncode == code
-    assert message in told.stderr
-    assert "Traceback" not in told.stderr
-    assert told.stdout == ""
+    result = run_headgate(*arguments)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
 
 
 # Root may read any file, unless it gives that right up.
@@ -455,13 +459,13 @@ def test_a_file_that_cannot_be_read_is_a_failure_and_no_misuse(arguments: list[s
     file.chmod(0)
     command = [*(UNPRIVILEGED if os.geteuid() == 0 else ()), sys.executable, "-m", "headgate"]
     command += [argument.format(file=file) for argument in arguments]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert told.returncode == 1
-    assert told.stderr in (
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr in (
         f"headgate: {file}: Permission denied\n",
         "headgate: no-such.csv: No such file or directory\n",
     )
-    assert ("no problems" in told.stdout) == (arguments[0] == "validate")
+    assert ("no problems" in result.stdout) == (arguments[0] == "validate")
 
 
 @pytest.mark.parametrize(
@@ -488,8 +492,8 @@ def test_ctrl_c_is_an_exit_status_and_one_line(tmp_path: Path) -> None:
     )
     with fifo.open("w"):  # opens once the command reads
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-    assert (process.returncode, told) == (130, "headgate: interrupted\n")
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "headgate: interrupted\n")
 
 
 def test_sigterm_leaves_no_copy_of_a_log_behind(tmp_path: Path) -> None:
@@ -521,24 +525,24 @@ def test_a_full_disk_is_a_message(log: Path, arguments: str) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_told_by_its_name_and_results_are_printed(log: Path) -> None:
-    told = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--report", "/dev/full")
-    assert (told.returncode, json.loads(told.stdout)["requests"]) == (1, 12)
-    assert told.stderr.endswith("headgate: /dev/full: No space left on device\n")
+    result = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--report", "/dev/full")
+    assert (result.returncode, json.loads(result.stdout)["requests"]) == (1, 12)
+    assert result.stderr.endswith("headgate: /dev/full: No space left on device\n")
 
 
 def test_a_folder_is_no_report_and_no_time_zone(log: Path, tmp_path: Path) -> None:
-    told = run_headgate("replay", str(log), "--policy", SHOP, "--report", str(tmp_path))
-    assert (told.returncode, told.stdout) == (2, "")
-    assert f"{tmp_path} is a directory: name a file in it" in told.stderr
+    result = run_headgate("replay", str(log), "--policy", SHOP, "--report", str(tmp_path))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"{tmp_path} is a directory: name a file in it" in result.stderr
     for zone in ("Europe", "x" * 5000):
-        told = run_headgate("replay", str(log), "--policy", SHOP, "--timezone", zone)
-        assert (told.returncode, told.stdout) == (2, "")
-        assert f"no time zone is named {zone[:60]!r}" in told.stderr
+        result = run_headgate("replay", str(log), "--policy", SHOP, "--timezone", zone)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert f"no time zone is named {zone[:60]!r}" in result.stderr
 
 
 def test_a_log_that_fails_while_it_is_read_is_told_by_its_name() -> None:
-    told = run_headgate("replay", "/proc/self/mem", "--policy", SHOP)
-    assert (told.returncode, told.stderr) == (1, "headgate: /proc/self/mem: Input/output error\n")
+    result = run_headgate("replay", "/proc/self/mem", "--policy", SHOP)
+    assert (result.returncode, result.stderr) == (1, "headgate: /proc/self/mem: Input/output error\n")
 
 
 def test_messages_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
@@ -550,9 +554,9 @@ def test_messages_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
         ["llm", "replay", budget, str(log), "--model", "gpt-5"],
         ["replay", str(tmp_path / "none\x07"), "--policy", SHOP],
     ):
-        told = run_headgate(*command)
-        assert (told.returncode, told.stdout) == (1, "")
-        assert told.stderr.startswith("headgate: ") and told.stderr[:-1].isprintable()
+        result = run_headgate(*command)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith("headgate: ") and result.stderr[:-1].isprintable()
 
 
 def test_validate_and_explain_show_nothing_of_a_policy_or_a_request_that_a_terminal_obeys(tmp_path: Path) -> None:
@@ -565,8 +569,8 @@ def test_validate_and_explain_show_nothing_of_a_policy_or_a_request_that_a_termi
         ("a", ["explain", descriptors, "--entry", "a\x1b]0;b\x07=c"]),
     ):
         policy.write_text(text.replace("LIKE", f'"{like}"').replace('/"', '"/'), encoding="utf-8")
-        told = run_headgate(*command)
-        shown = (told.stdout + told.stderr).replace("\n", "")
+        result = run_headgate(*command)
+        shown = (result.stdout + result.stderr).replace("\n", "")
         assert "?" in shown and shown.isprintable(), shown
 
 
@@ -576,12 +580,12 @@ def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
     policy = tmp_path / "p\udce9.yaml"  # a name that is no UTF-8
     policy.write_text("version: 1\nrules: [{name: all, by: [ip], limits: 3/minute}]\n")
     for encoding, key in (("latin-1", "clé\\u2192"), ("utf-8", "clé→")):
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "headgate", "replay", str(log), "--policy", str(policy)],
             capture_output=True, check=False, timeout=60, env={**os.environ, "PYTHONIOENCODING": encoding},
         )  # fmt: skip
-        assert (told.returncode, told.stderr) == (0, b"")
-        assert f"{key} (6)" in told.stdout.decode(encoding)
+        assert (result.returncode, result.stderr) == (0, b"")
+        assert f"{key} (6)" in result.stdout.decode(encoding)
 
 
 @pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")
@@ -591,15 +595,15 @@ def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None
     for _ in range(6):
         limiter.hit("user:42")
     limiter.hit(("user:42", 7))
-    told = run_headgate("zone", "info", zone).stdout
-    assert f"{zone}, 262,144 bytes, made " in told
-    assert "limiter/api/sliding.1  9/day" in told
+    output = run_headgate("zone", "info", zone).stdout
+    assert f"{zone}, 262,144 bytes, made " in output
+    assert "limiter/api/sliding.1  9/day" in output
     facts = json.loads(run_headgate("zone", "info", "--json", f"shared://{zone}").stdout)
     assert (facts["size"], facts["keys"], facts["mended"]) == (262_144, 4, 0)
     assert facts["limits"][0] == {"scope": "limiter/api/sliding.0", "limit": "5/hour counter"}
 
-    told = run_headgate("zone", "inspect", "user:42", zone).stdout
-    assert re.search(r"5/hour counter: 0 left, all in [0-9.]+ s, its last request was refused\n", told)
+    output = run_headgate("zone", "inspect", "user:42", zone).stdout
+    assert re.search(r"5/hour counter: 0 left, all in [0-9.]+ s, its last request was refused\n", output)
     parts = json.loads(run_headgate("zone", "inspect", "--json", "user:42", "7", zone).stdout)
     assert [(state["limit"], state["remaining"]) for state in parts] == [("5/hour counter", 4), ("9/day", 8)]
 
@@ -632,14 +636,14 @@ def test_zone_says_what_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["info"], ["validate", SHOP], ["explain", SHOP], ["schema"]])
 def test_a_command_without_a_standard_output_ends_as_with_one(command: list[str]) -> None:
-    told = in_a_shell('exec "$@" >&-', *command)
-    assert (told.returncode, told.stderr) == (0, "")
+    result = in_a_shell('exec "$@" >&-', *command)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", [["validate", "-"], ["replay", "-", "--policy", SHOP]])
 def test_a_command_without_a_standard_input_says_so(command: list[str]) -> None:
-    told = in_a_shell('exec "$@" <&-', *command)
-    assert (told.returncode, told.stderr) == (1, "headgate: standard input: Bad file descriptor\n")
+    result = in_a_shell('exec "$@" <&-', *command)
+    assert (result.returncode, result.stderr) == (1, "headgate: standard input: Bad file descriptor\n")
 
 
 def in_a_shell(script: str, *command: str) -> subprocess.CompletedProcess[str]:
@@ -650,6 +654,6 @@ def in_a_shell(script: str, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("group", [[], ["llm"], ["llm", "key"], ["zone"]], ids=["headgate", "llm", "llm key", "zone"])
 def test_the_help_of_a_group_has_whole_sentences(group: list[str]) -> None:
-    told = run_headgate(*group, "--help", COLUMNS="80")
-    assert told.returncode == 0 and "Commands:" in told.stdout
-    assert "..." not in told.stdout.partition("Commands:")[2]
+    result = run_headgate(*group, "--help", COLUMNS="80")
+    assert result.returncode == 0 and "Commands:" in result.stdout
+    assert "..." not in result.stdout.partition("Commands:")[2]

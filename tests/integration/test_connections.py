@@ -53,7 +53,7 @@ def policy_in(folder: Path) -> Path:
     return file
 
 
-def connected(service: RunningService | Told) -> socket.socket:
+def connected(service: RunningService | SmallService) -> socket.socket:
     host, port = service.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=30)
 
@@ -68,32 +68,32 @@ class Answer(NamedTuple):
         return str(json.loads(self.body)["detail"])
 
 
-def all_of(connection: socket.socket) -> bytes:
-    """What comes until the connection ends."""
-    told = bytearray()
+def receive_all(connection: socket.socket) -> bytes:
+    """The received bytes until the connection ends."""
+    received = bytearray()
     try:
         while piece := connection.recv(65536):
-            told += piece
+            received += piece
     except ConnectionResetError:
         pass
-    return bytes(told)
+    return bytes(received)
 
 
-def answers_in(told: bytes) -> list[Answer]:
-    """The answers one behind another."""
+def parse_answers(data: bytes) -> list[Answer]:
+    """The answers, one after another."""
     answers = []
-    while told:
-        head, separator, told = told.partition(b"\r\n\r\n")
+    while data:
+        head, separator, data = data.partition(b"\r\n\r\n")
         assert separator, head
         line, *fields = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value for name, value in (field.split(": ", 1) for field in fields)}
         length = int(headers.get("content-length", "0"))
-        answers.append(Answer(int(line.split()[1]), headers, told[:length]))
-        told = told[length:]
+        answers.append(Answer(int(line.split()[1]), headers, data[:length]))
+        data = data[length:]
     return answers
 
 
-def exchange(service: RunningService | Told, sent: bytes, *, ends: bool = True) -> list[Answer]:
+def exchange(service: RunningService | SmallService, sent: bytes, *, ends: bool = True) -> list[Answer]:
     """All answers to what is sent, until the connection ends; where it would not, the client `ends` sending."""
     with connected(service) as connection:
 
@@ -108,7 +108,7 @@ def exchange(service: RunningService | Told, sent: bytes, *, ends: bool = True) 
         sender = threading.Thread(target=send)
         sender.start()
         try:
-            return answers_in(all_of(connection))
+            return parse_answers(receive_all(connection))
         finally:
             sender.join()
 
@@ -205,18 +205,18 @@ def test_heads_that_do_not_come_are_closed(service: RunningService) -> None:
             for connection in half:
                 connection.sendall(b"x")
         for connection in half:
-            [answer] = answers_in(all_of(connection))
+            [answer] = parse_answers(receive_all(connection))
             assert answer.status == 408
             assert answer.detail == "the head of a request has to come within 10 s"
-        assert all_of(silent) == b""
+        assert receive_all(silent) == b""
 
 
-class Told:
+class SmallService:
     """A small service behind real connections, in a thread of this process."""
 
     def __init__(self, bounds: Bounds, answer: Callable[[ServiceRequest], Reply]) -> None:
         self.answer = answer
-        self.asked: list[ServiceRequest] = []
+        self.requests: list[ServiceRequest] = []
         self._bounds = bounds
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -236,7 +236,7 @@ class Told:
         server.close()
         self.connections.abort()
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> SmallService:
         self._thread.start()
         assert self._ready.wait(10)
         return self
@@ -247,39 +247,39 @@ class Told:
 
 
 @contextmanager
-def told(
+def small_service(
     bounds: Bounds = Bounds(),  # noqa: B008 - it is a frozen value
     answer: Callable[[ServiceRequest], Reply] | None = None,
-) -> Iterator[Told]:
+) -> Iterator[SmallService]:
     def echo(request: ServiceRequest) -> ServiceResponse:
-        small.asked.append(request)
+        small.requests.append(request)
         return ServiceResponse(200, TEXT, request.path.encode() + b"|" + request.body)
 
-    with Told(bounds, answer or echo) as small:
+    with SmallService(bounds, answer or echo) as small:
         yield small
 
 
 def test_a_body_that_does_not_come_is_refused() -> None:
-    with told(Bounds(body_s=1)) as small:
+    with small_service(Bounds(body_s=1)) as small:
         [answer] = exchange(small, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc", ends=False)
         assert answer.status == 408
         assert answer.detail == "a body has to come within 1 s, or steadily"
 
 
 def test_a_body_that_comes_steadily_may_take_longer() -> None:
-    with told(Bounds(body_s=1)) as small, connected(small) as connection:
+    with small_service(Bounds(body_s=1)) as small, connected(small) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 163840\r\nConnection: close\r\n\r\n")
         for _ in range(10):
             connection.sendall(b"a" * 16384)
             time.sleep(0.3)
-        [answer] = answers_in(all_of(connection))
+        [answer] = parse_answers(receive_all(connection))
         assert answer.status == 200 and len(answer.body) == 163842
 
 
 def test_an_idle_connection_is_closed_without_a_word() -> None:
-    with told(Bounds(idle_s=1)) as small, connected(small) as connection:
+    with small_service(Bounds(idle_s=1)) as small, connected(small) as connection:
         connection.sendall(CHECK)
-        [answer] = answers_in(all_of(connection))
+        [answer] = parse_answers(receive_all(connection))
         assert (answer.status, "connection" in answer.headers) == (200, False)
 
 
@@ -291,7 +291,7 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off_and_not_answered_wit
         answered += 1
         return ServiceResponse(200, TEXT, b"a" * 100_000)
 
-    with told(Bounds(take_s=1), answer) as small, connected(small) as connection:
+    with small_service(Bounds(take_s=1), answer) as small, connected(small) as connection:
         connection.settimeout(0.5)
         try:
             while True:
@@ -306,7 +306,7 @@ def test_what_clients_do_not_read_is_held_and_bounded() -> None:
     def answer(request: ServiceRequest) -> ServiceResponse:
         return ServiceResponse(200, TEXT, b"a" * (32 * MIB))  # more than the system's buffers take
 
-    with told(Bounds(held_bytes=MIB, take_s=300), answer) as small, ExitStack() as stack:
+    with small_service(Bounds(held_bytes=MIB, take_s=300), answer) as small, ExitStack() as stack:
         for _ in range(5):
             silent = stack.enter_context(connected(small))
             silent.sendall(CHECK)
@@ -314,7 +314,7 @@ def test_what_clients_do_not_read_is_held_and_bounded() -> None:
             until(lambda: len(small.connections.open) == 1)  # all but the newest gave way
         reads = stack.enter_context(connected(small))
         reads.sendall(CHECK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        assert len(all_of(reads)) > 32 * MIB
+        assert len(receive_all(reads)) > 32 * MIB
         stack.close()
         until(lambda: small.connections.held == 0)
 
@@ -323,13 +323,13 @@ def test_a_client_has_its_time_to_read_though_the_service_ends() -> None:
     def answer(request: ServiceRequest) -> ServiceResponse:
         return ServiceResponse(200, TEXT, b"a" * (32 * MIB))
 
-    with told(Bounds(take_s=300), answer) as small, connected(small) as connection:
+    with small_service(Bounds(take_s=300), answer) as small, connected(small) as connection:
         small.connections.closing = True
         connection.sendall(CHECK)
         time.sleep(4)  # longer than what it may still send is waited for
         assert small.connections.held > 16 * MIB
         small.connections.close_idle()
-        assert len(all_of(connection)) > 32 * MIB
+        assert len(receive_all(connection)) > 32 * MIB
         until(lambda: not small.connections.open)
         assert small.connections.held == 0
 
@@ -338,7 +338,7 @@ def test_an_idle_client_that_has_left_a_little_unread_gets_that_and_the_end() ->
     def answer(request: ServiceRequest) -> ServiceResponse:
         return ServiceResponse(200, TEXT, b"a" * 16384)  # too little for the event loop to say that it waits
 
-    with told(Bounds(idle_s=1), answer) as small, connected(small) as connection:
+    with small_service(Bounds(idle_s=1), answer) as small, connected(small) as connection:
         asked = 0
         while not any(one.has_unsent for one in small.connections.open):
             connection.sendall(CHECK)
@@ -347,14 +347,14 @@ def test_an_idle_client_that_has_left_a_little_unread_gets_that_and_the_end() ->
         small.connections.close_idle()
         time.sleep(2.5)
         connection.settimeout(5)
-        assert [one.status for one in answers_in(all_of(connection))] == [200] * asked
+        assert [one.status for one in parse_answers(receive_all(connection))] == [200] * asked
 
 
 def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:
     def answer(request: ServiceRequest) -> ServiceResponse:
         return ServiceResponse(200, TEXT, b"a" * (6 * MIB))  # the system's buffers take most of it
 
-    with told(Bounds(held_bytes=20 * MIB, take_s=300), answer) as small, ExitStack() as stack:
+    with small_service(Bounds(held_bytes=20 * MIB, take_s=300), answer) as small, ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(connected(small)).sendall(CHECK)
         until(lambda: len(small.connections.open) == 3)
@@ -364,7 +364,7 @@ def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:
 
 
 def test_the_connection_that_has_waited_longest_for_its_client_gives_way() -> None:
-    with told(Bounds(connections=3)) as small, ExitStack() as stack:
+    with small_service(Bounds(connections=3)) as small, ExitStack() as stack:
         first, second, third = (stack.enter_context(connected(small)) for _ in range(3))
         for connection in (first, second, third, first):
             connection.sendall(CHECK)
@@ -381,11 +381,11 @@ def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() 
         await asyncio.sleep(3600)
         raise AssertionError
 
-    with told(Bounds(connections=2), never) as small, ExitStack() as stack:
+    with small_service(Bounds(connections=2), never) as small, ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(connected(small)).sendall(CHECK)
         time.sleep(0.3)
-        [answer] = answers_in(all_of(stack.enter_context(connected(small))))
+        [answer] = parse_answers(receive_all(stack.enter_context(connected(small))))
         assert answer.status == 503
         assert answer.detail == "too many connections are being answered; ask again"
 
@@ -449,7 +449,7 @@ def test_requests_one_behind_another_are_answered_in_their_order() -> None:
             return slow_first(request)
         return ServiceResponse(200, TEXT, request.path.encode())
 
-    with told(answer=answer) as small:
+    with small_service(answer=answer) as small:
         requests = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(2000))
         answers = exchange(small, requests)
         assert [answer.body for answer in answers] == [b"/%d" % number for number in range(2000)]
@@ -460,7 +460,7 @@ def test_many_requests_at_once_do_not_make_others_wait() -> None:
         time.sleep(0.001)
         return ServiceResponse(200, TEXT, b"")
 
-    with told(answer=work) as small, connected(small) as greedy:
+    with small_service(answer=work) as small, connected(small) as greedy:
         greedy.sendall(CHECK * 5000)
         start = time.monotonic()
         assert exchange(small, CHECK)[0].status == 200
@@ -559,9 +559,9 @@ def test_a_head_has_no_body_in_its_answer(service: RunningService) -> None:
     with connected(service) as connection:
         connection.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nHEAD /nope HTTP/1.1\r\nHost: x\r\n\r\n")
         connection.shutdown(socket.SHUT_WR)
-        told = all_of(connection)
-    assert told.count(b"HTTP/1.1") == 2 and told.endswith(b"\r\n\r\n") and b"ok" not in told
-    assert b"content-length: 3\r\n" in told
+        received = receive_all(connection)
+    assert received.count(b"HTTP/1.1") == 2 and received.endswith(b"\r\n\r\n") and b"ok" not in received
+    assert b"content-length: 3\r\n" in received
 
 
 @pytest.mark.parametrize("size", [0, 10, 5 * MIB])
@@ -576,10 +576,10 @@ def test_the_body_of_a_question_is_thrown_away_and_the_connection_stays(service:
 
 
 def test_a_trailer_is_no_header() -> None:
-    with told() as small:
+    with small_service() as small:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         exchange(small, head + b"3;ext=1\r\nabc\r\n0\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n")
-        [request] = small.asked
+        [request] = small.requests
         assert request.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
         assert request.body == b"abc"
 

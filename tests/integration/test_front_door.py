@@ -73,8 +73,8 @@ def figures(service: RunningService) -> dict[tuple[str, ...], float]:
     return {(sample.name, *sorted(sample.labels.values())): sample.value for one in families for sample in one.samples}
 
 
-def told(answer: httpx.Response) -> tuple[int, dict[str, str], str]:
-    """What is the same whenever it is asked."""
+def comparable(answer: httpx.Response) -> tuple[int, dict[str, str], str]:
+    """The parts of an answer that do not depend on its time."""
     fields = {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
     text = re.sub(r'("retry-after-ms": ?|"reset_after": ?|"retry_after": ?|"id": ?|;t=|in )[^,};]+', r"\1", answer.text)
     for name in ("retry-after", "ratelimit", "x-ratelimit-problem"):
@@ -88,7 +88,7 @@ def test_a_client_cannot_tell_the_front_door_from_python(policy: Path) -> None:
         assert ", native core, a front door of 2 threads; " in door.lines[0]
         assert python.lines[0].endswith(", native core; ctrl-c ends it\n")
         for method, path, body in REQUESTS:
-            answers = [told(one.client.request(method, path, content=body)) for one in (door, python)]
+            answers = [comparable(one.client.request(method, path, content=body)) for one in (door, python)]
             assert answers[0] == answers[1], (method, path, body)
 
 
@@ -204,7 +204,7 @@ def test_a_reload_under_load_loses_no_request_and_no_count(policy: Path, tmp_pat
     with running_service(policy, *options) as service:
         over = threading.Event()
 
-        def keep_asking(_: int) -> int:
+        def send_requests(_: int) -> int:
             with httpx.Client(base_url=service.url, timeout=10) as client:
                 answered = 0
                 while not over.is_set():
@@ -213,23 +213,23 @@ def test_a_reload_under_load_loses_no_request_and_no_count(policy: Path, tmp_pat
                 return answered
 
         with ThreadPoolExecutor(4) as pool:
-            counts = [pool.submit(keep_asking, number) for number in range(4)]
+            counts = [pool.submit(send_requests, number) for number in range(4)]
             for quota in (2_000_000, 3_000_000, 4_000_000):
-                seen = len(service.lines)
+                lines_before = len(service.lines)
                 policy.write_text(POLICY.replace("1000000/", f"{quota}/"))
-                service.wait_for("is in force", after=seen)
+                service.wait_for("is in force", after=lines_before)
                 time.sleep(0.1)
             over.set()
-            asked = sum(count.result() for count in counts)
-        assert asked > 50
+            requests = sum(count.result() for count in counts)
+        assert requests > 50
         deadline = time.monotonic() + 10  # until every worker has the last policy
         while "q=4000000" not in service.client.get("/check/default/a").headers["ratelimit-policy"]:
-            asked += 1
+            requests += 1
             assert time.monotonic() < deadline
-        asked += 1
+        requests += 1
         left = service.client.get("/check/default/a").headers["ratelimit"]
-        assert left.startswith(f'"all";r={4_000_000 - asked - 1};')
-        assert figures(service)["headgate_decisions_total", "all", "allowed"] == asked + 1
+        assert left.startswith(f'"all";r={4_000_000 - requests - 1};')
+        assert figures(service)["headgate_decisions_total", "all", "allowed"] == requests + 1
 
 
 def test_a_service_on_the_python_core_says_that_it_has_no_front_door(
@@ -245,8 +245,10 @@ def test_checks_are_decided_natively_and_count_with_what_python_holds(policy: Pa
     policy.write_text(POLICY.replace("1/hour fixed", "4/hour fixed"))
     body = {"request": {"path": "/login", "client_ip": "203.0.113.1"}}
     with running_service(policy, "--threads", "2") as service:
-        told = {"X-Forwarded-For": "203.0.113.1"}  # not believed: this client is no trusted proxy
-        assert service.client.get("/check/default/login", headers=told).headers["ratelimit"].startswith('"login";r=3;')
+        fields = {"X-Forwarded-For": "203.0.113.1"}  # not believed: this client is no trusted proxy
+        assert (
+            service.client.get("/check/default/login", headers=fields).headers["ratelimit"].startswith('"login";r=3;')
+        )
         assert service.client.post("/v1/check", json=body).json()["remaining"] == 3
         held = service.client.post("/v1/reserve", json=body).json()
         assert (held["remaining"], held["allowed"]) == (2, True)

@@ -24,20 +24,20 @@ POLICY = f"version: 1\nrules:\n  - {{name: all, by: [], limits: {QUOTA}/day fixe
 CLIENTS = 8
 
 
-class Asked(NamedTuple):
-    """What became of the requests of one client."""
+class ClientResult(NamedTuple):
+    """The number of answered and failed requests of one client."""
 
     answered: int
     failed: int
 
 
 @contextmanager
-def load(service: RunningService) -> Iterator[tuple[threading.Event, list[Future[Asked]]]]:
-    """Clients that ask one request after another, on connections that stay, until told or none is accepted."""
+def load(service: RunningService) -> Iterator[tuple[threading.Event, list[Future[ClientResult]]]]:
+    """Clients that send one request after another, on persistent connections, until stopped or none is accepted."""
     over = threading.Event()
     address = urlsplit(service.url)
 
-    def keep_asking(_: int) -> Asked:
+    def send_requests(_: int) -> ClientResult:
         answered = failed = 0
         while not over.is_set():
             connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
@@ -56,11 +56,11 @@ def load(service: RunningService) -> Iterator[tuple[threading.Event, list[Future
                 failed += 1
             finally:
                 connection.close()
-        return Asked(answered, failed)
+        return ClientResult(answered, failed)
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         try:
-            yield over, [pool.submit(keep_asking, number) for number in range(CLIENTS)]
+            yield over, [pool.submit(send_requests, number) for number in range(CLIENTS)]
         finally:
             over.set()
 
@@ -86,9 +86,9 @@ def test_a_drain_under_load_answers_all_that_it_counts(policy: Path, tmp_path: P
     with running_service(policy, *two_workers(tmp_path), "--drain", "1") as service, load(service) as (_, clients):
         time.sleep(0.5)
         assert service.stop() == 0
-        asked = [client.result(30) for client in clients]
-    assert [client.failed for client in asked] == [0] * CLIENTS
-    answered = sum(client.answered for client in asked)
+        results = [client.result(30) for client in clients]
+    assert [client.failed for client in results] == [0] * CLIENTS
+    answered = sum(client.answered for client in results)
     assert answered > 50
     with running_service(policy, *two_workers(tmp_path)) as successor:
         assert counted(successor) == answered
@@ -103,13 +103,13 @@ def test_a_worker_that_is_killed_under_load_loses_only_requests_that_it_was_answ
             for _ in range(2):
                 time.sleep(0.5)
                 [victim, _] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-                seen = len(service.lines)
+                lines_before = len(service.lines)
                 os.kill(int(victim), signal.SIGKILL)
-                service.wait_for("started again", after=seen)
+                service.wait_for("started again", after=lines_before)
             time.sleep(0.5)
             over.set()
-            asked = [client.result(30) for client in clients]
-        assert max(client.failed for client in asked) <= 2  # one for each worker that was killed
-        answered, failed = (sum(column) for column in zip(*asked, strict=True))
+            results = [client.result(30) for client in clients]
+        assert max(client.failed for client in results) <= 2  # one for each worker that was killed
+        answered, failed = (sum(column) for column in zip(*results, strict=True))
         assert answered > 50
         assert answered <= counted(service) <= answered + failed

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from redis_servers import Server, single, wait_until
 from running import RunningService, running_service
-from test_front_door import figures, told
+from test_front_door import comparable, figures
 
 pytestmark = pytest.mark.integration
 
@@ -96,7 +96,9 @@ def test_a_client_cannot_tell_the_front_door_from_python(policy: Path) -> None:
     ):
         for _ in range(4):
             for method, path, body in REQUESTS:
-                answers = [told(service.client.request(method, path, content=body)) for service in (native, python)]
+                answers = [
+                    comparable(service.client.request(method, path, content=body)) for service in (native, python)
+                ]
                 assert answers[0] == answers[1], (method, path, body)
 
 
@@ -186,21 +188,21 @@ def test_a_reload_under_load_loses_no_request_and_no_count(policy: Path, server:
     with door(policy, server, "--workers", workers) as service:
         load = Load(service)
         for quota in (2_000_000, 3_000_000, 4_000_000):
-            seen = len(service.lines)
+            lines_before = len(service.lines)
             policy.write_text(POLICY.replace("1000000/", f"{quota}/"))
-            service.wait_for("is in force", after=seen)
+            service.wait_for("is in force", after=lines_before)
             time.sleep(0.1)
         answers = load.end()
         assert set(answers) == {(200, "")}
-        asked = answers[200, ""]
+        requests = answers[200, ""]
         deadline = time.monotonic() + 10  # until every worker has the last policy
         while "q=4000000" not in service.client.get("/check/default/a").headers["ratelimit-policy"]:
-            asked += 1
+            requests += 1
             assert time.monotonic() < deadline
-        asked += 1
+        requests += 1
         left = service.client.get("/check/default/a").headers["ratelimit"]
-        assert left.startswith(f'"all";r={4_000_000 - asked - 1};')
-        assert figures(service)["headgate_decisions_total", "all", "allowed"] == asked + 1
+        assert left.startswith(f'"all";r={4_000_000 - requests - 1};')
+        assert figures(service)["headgate_decisions_total", "all", "allowed"] == requests + 1
 
 
 def test_a_drain_under_load_answers_all_that_has_begun(policy: Path, server: Server) -> None:

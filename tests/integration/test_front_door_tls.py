@@ -100,8 +100,8 @@ def test_curl_speaks_http2_and_each_version_of_tls(policy: Path, authority: Auth
         for options, version in (((), "2"), (("--http1.1",), "1.1"), (("--tls-max", "1.2"), "2")):
             command = ["curl", "-sS", "--cacert", str(authority.file), *options, "-w", " %{http_version}\\n"]
             urls = [f"{service.url}/healthz", f"{service.url}/check/default/a", f"{service.url}/readyz"]
-            told = subprocess.run([*command, *urls], capture_output=True, text=True, timeout=60, check=True).stdout
-            assert told.split() == ["ok", version, version, "ready", version], told
+            output = subprocess.run([*command, *urls], capture_output=True, text=True, timeout=60, check=True).stdout
+            assert output.split() == ["ok", version, version, "ready", version], output
 
 
 def test_only_clients_with_a_certificate_get_in(policy: Path, authority: Authority, server: Pair) -> None:
@@ -207,8 +207,8 @@ def test_a_renewed_certificate_is_shown_without_a_lost_connection(
         key = server.key.read_text()
         server.key.write_bytes(authority.sign("other").key.read_bytes())
         service.process.send_signal(signal.SIGHUP)
-        said = service.wait_for("the changed certificate is refused, the old one stays: (.*)")[1]
-        assert said.startswith(f"--tls-key: {server.key} does not belong to the certificate"), said
+        message = service.wait_for("the changed certificate is refused, the old one stays: (.*)")[1]
+        assert message.startswith(f"--tls-key: {server.key} does not belong to the certificate"), message
         server.key.write_text(key[: len(key) // 2])
         service.process.send_signal(signal.SIGHUP)
         service.wait_for(f"the old one stays: --tls-key: {server.key} is broken PEM")

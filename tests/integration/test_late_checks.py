@@ -25,7 +25,7 @@ from headgate.stores.guard.store import GuardedStore
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from policies import policies
-from service_asking import ASKED, Asked, decisions_of
+from service_requests import TIMED_REQUESTS, TimedRequest, decisions_of
 from subjects import START_US
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(core.native is None, reason="it compares the native core")]
@@ -92,10 +92,10 @@ def loop() -> Any:
     loop.close()
 
 
-def law(url: Callable[[], str], loop: Loop) -> Callable[[Policy, list[Asked]], None]:
+def law(url: Callable[[], str], loop: Loop) -> Callable[[Policy, list[TimedRequest]], None]:
     """Both services answer a history alike, and count alike."""
 
-    def check(policy: Policy, history: list[Asked]) -> None:
+    def check(policy: Policy, history: list[TimedRequest]) -> None:
         async def compare() -> None:
             clock = ManualClock(START_US)
             try:
@@ -127,8 +127,8 @@ def test_the_door_answers_on_a_redis_as_the_service_does(server: Server, loop: L
     check = law(lambda: f"{server.url}?timeout=20s", loop)
 
     @settings(max_examples=150)
-    @given(policies(), st.lists(ASKED, min_size=1, max_size=8))
-    def holds(policy: dict[str, Any], history: list[Asked]) -> None:
+    @given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=8))
+    def holds(policy: dict[str, Any], history: list[TimedRequest]) -> None:
         check(read_policy(policy), history)
 
     holds()
@@ -138,8 +138,8 @@ def test_and_on_a_cluster(nodes: Cluster, loop: Loop) -> None:
     check = law(lambda: f"{nodes.url}?timeout=20s", loop)
 
     @settings(max_examples=25)
-    @given(policies(), st.lists(ASKED, min_size=1, max_size=4))
-    def holds(policy: dict[str, Any], history: list[Asked]) -> None:
+    @given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=4))
+    def holds(policy: dict[str, Any], history: list[TimedRequest]) -> None:
         check(read_policy(policy), history)
 
     holds()
@@ -150,8 +150,8 @@ def test_and_where_the_redis_does_not_answer(loop: Loop) -> None:
     check = law(lambda: "redis://127.0.0.1:1/0?timeout=20s", loop)
 
     @settings(max_examples=60)
-    @given(policies(), st.lists(ASKED, min_size=1, max_size=6))
-    def holds(policy: dict[str, Any], history: list[Asked]) -> None:
+    @given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=6))
+    def holds(policy: dict[str, Any], history: list[TimedRequest]) -> None:
         check(read_policy(policy), history)
 
     holds()

@@ -111,7 +111,7 @@ def test_what_is_no_key_opens_nothing_in_either_dialect(proxy: RunningProxy, key
 
 def test_a_key_expires(keys: Path) -> None:
     secret, key = new_key("short", now_us=1_000, expires_us=2_000)
-    assert key.is_good(1_999) and not key.is_good(2_000) and key.state(2_000) == "expired"
+    assert key.is_active(1_999) and not key.is_active(2_000) and key.state(2_000) == "expired"
     assert digest_of(secret) == key.digest
     made(keys, "later", "--expires", "30d")
     made(keys, "dated", "--expires", "2199-01-31")

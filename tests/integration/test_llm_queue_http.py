@@ -320,7 +320,7 @@ def test_what_a_provider_says_of_a_key_that_it_does_not_take_is_not_shown() -> N
             job = await queue.result((await queue.submit({**BODY, "model": "of-another-key"}, user="ann")).id)
         assert (job.state, job.error) == (
             "failed",
-            "ProviderError: the provider answered 401: it does not take the key",
+            "ProviderError: the provider answered 401: it does not accept the key",
         )
 
     run(main())

@@ -119,7 +119,7 @@ def test_an_answer_is_read_however_it_is_sent_and_its_connection_used_again(way:
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
             with await send(upstream, peer) as answer:
-                assert answer.status == 200 and await answer.read_whole(1 << 20) == BODY
+                assert answer.status == 200 and await answer.read_body(1 << 20) == BODY
                 assert await answer.read() == b""
 
     talk(peer, work)
@@ -155,7 +155,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
         for _ in range(2):
             with await send(upstream, peer) as answer:
                 assert answer.content_type == "text/event-stream"
-                assert await answer.read_whole(1 << 20) == BODY
+                assert await answer.read_body(1 << 20) == BODY
 
     talk(peer, work)
     assert peer.connections == 2
@@ -171,7 +171,7 @@ def test_a_connection_on_which_more_or_the_end_was_told_is_not_used_again(more: 
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
             with await send(upstream, peer) as answer:
-                assert await answer.read_whole(10) == b"ok"
+                assert await answer.read_body(10) == b"ok"
 
     talk(peer, work)
     assert peer.connections == 2
@@ -255,7 +255,7 @@ def test_a_compressed_body_may_be_empty_or_of_several_parts(said: list[bytes]) -
 
     async def work(upstream: Upstream) -> bytes:
         with await send(upstream, peer) as answer:
-            return await answer.read_whole(10)
+            return await answer.read_body(10)
 
     assert talk(peer, work) == b"".join(said)
 
@@ -339,7 +339,7 @@ def test_over_tls_only_a_provider_whose_certificate_is_good_is_called(
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
             with await send(upstream, peer, base_url=f"https://127.0.0.1:{peer.port}/v1") as answer:
-                assert await answer.read_whole(1 << 20) == BODY
+                assert await answer.read_body(1 << 20) == BODY
 
     with pytest.raises(NotReached):
         talk(peer, work, context)

@@ -51,7 +51,7 @@ class Slow:
         time.sleep(0.2)
         return [{} for _ in additions]
 
-learned = SharedLearned(Slow(), every_s=0.01)
+learned = SharedLearned(Slow(), interval_s=0.01)
 gevent = patch()
 learned.output("", "m", 100)
 gevent.sleep(0.1)

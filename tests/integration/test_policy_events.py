@@ -47,7 +47,7 @@ def test_a_policy_that_changes_is_refused_or_applied_and_that_is_told(tmp_path: 
     async def changes() -> None:
         recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(TEXT, file))
         events.subscribe(recorder)
-        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=TEXT)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), processed=TEXT)
         task = asyncio.create_task(watch.run())
         file.write_bytes(TEXT.replace(b"minute", b"minit"))
         await recorder.refused.wait()
@@ -74,7 +74,7 @@ def test_a_changed_file_without_the_ruleset_of_a_middleware_is_refused_until_it_
         recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(whole, file))
         app = RateLimitMiddleware(answer, gate, ruleset="logins")
         events.subscribe(recorder)
-        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=whole)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), processed=whole)
         task = asyncio.create_task(watch.run())
         file.write_bytes(TEXT.replace(b"5/", b"6/"))
         await recorder.refused.wait()
@@ -99,7 +99,7 @@ def test_a_pipe_in_place_of_the_policy_is_refused_and_the_file_after_it_applied(
         recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(TEXT, file))
         events.subscribe(recorder)
         task = asyncio.create_task(
-            PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=TEXT).run()
+            PolicyWatch(file, gate, events, lambda text: policy_of(text, file), processed=TEXT).run()
         )
         await asyncio.sleep(0)  # it has begun to watch a file
         os.mkfifo(tmp_path / "pipe")
@@ -143,7 +143,7 @@ def test_a_file_that_comes_back_for_a_moment_only_is_missed(tmp_path: Path, monk
     async def changes() -> None:
         recorder, events, gate = LeavesAgain(), Events(), AsyncGate(policy_of(TEXT, file))
         events.subscribe(recorder)
-        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=TEXT)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), processed=TEXT)
         task = asyncio.create_task(watch.run())
         await recorder.refused.wait()
         task.cancel()
@@ -161,7 +161,7 @@ def test_a_policy_that_came_from_a_pipe_stays_in_force() -> None:
     async def looks() -> None:
         recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(text, file))
         events.subscribe(recorder)
-        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=text)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), processed=text)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(watch.run(), 1)
         assert [event.in_force for event in recorder.events if isinstance(event, PolicyChecked)] == [True]

@@ -86,5 +86,5 @@ def test_the_command_tells_what_it_cuts_of_the_real_trace(tmp_path: Path) -> Non
     done = run_headgate("llm", "replay", str(policy), str(TRACE), "--model", "gpt-5")
     assert done.returncode == 0, done.stderr
     assert "19,366 calls, 2023-11-16 18:15:46 to 19:14:08 UTC" in done.stdout
-    assert "settled at once, since the trace tells no durations" in done.stdout
+    assert "settled at once, since the trace has no durations" in done.stdout
     assert "all: 50 concurrent" in done.stdout

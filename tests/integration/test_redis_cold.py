@@ -85,18 +85,18 @@ def url_of(port: int) -> str:
 
 
 def burst(port: int, path: str = "/") -> list[httpx.Response]:
-    """The answers to requests that come all at once, each over a connection of its own."""
+    """The responses to requests that are sent at once, each over its own connection."""
     unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # each call would load all certificates, and hold up the proxy
 
-    def ask(_: int) -> httpx.Response:
+    def send(_: int) -> httpx.Response:
         return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=30, verify=unused)
 
     with ThreadPoolExecutor(20) as threads:
-        return list(threads.map(ask, range(BURST)))
+        return list(threads.map(send, range(BURST)))
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens there; no request is sent."""
+    """Whether a server listens there; no request is sent."""
     import socket
 
     with socket.socket() as probe:
@@ -139,7 +139,7 @@ def test_the_first_burst_on_the_service_is_decided_by_the_server_alone(
     assert Counter(answer.status_code for answer in answers) == {200: 7, 429: BURST - 7}
 
 
-def test_an_application_starts_without_its_server_and_says_so(tmp_path: Path) -> None:
+def test_an_application_starts_without_its_server_and_reports_it(tmp_path: Path) -> None:
     (tmp_path / "site_of_a_test.py").write_text(STARLETTE)
     command = ["-m", "uvicorn", "site_of_a_test:app", "--port", "PORT", "--log-level", "error"]
     with running(command, answers_http, folder=tmp_path, environment={"STORE": "redis://127.0.0.1:1/0"}) as port:
@@ -153,7 +153,7 @@ def test_an_application_starts_without_its_server_and_says_so(tmp_path: Path) ->
 
 @contextmanager
 def slow(kind: str) -> Iterator[str]:
-    """The URL of a server, Sentinels or Cluster whose connections are slow to come, and which keep their deadline."""
+    """The URL of a server, Sentinels or Cluster whose connections are slow to open, but within their deadline."""
     if kind == "single":
         with single() as server, TcpProxy(server.port) as proxy:
             proxy.delay_greeting(GREETING_S)
@@ -170,35 +170,35 @@ def slow(kind: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("kind", ["single", "sentinel", "cluster"])
-def test_a_slow_first_connection_is_waited_for_by_all_who_ask_meanwhile(kind: str, colour: str) -> None:
+def test_all_calls_meanwhile_wait_for_a_slow_first_connection(kind: str, colour: str) -> None:
     with slow(kind) as url, Asker(colour, "7/minute log", url) as asker:
-        told = asker.at_once(["key"] * BURST)
-    assert {getattr(one, "degraded", one) for one in told} == {""}
-    assert sum(map(bool, told)) == 7
+        decisions = asker.at_once(["key"] * BURST)
+    assert {getattr(decision, "degraded", decision) for decision in decisions} == {""}
+    assert sum(map(bool, decisions)) == 7
 
 
-def test_threads_share_the_connections_there_are_while_another_one_is_slow_to_open(proxy: TcpProxy) -> None:
+def test_threads_share_the_open_connections_while_another_one_is_slow_to_open(proxy: TcpProxy) -> None:
     limiter = Limiter("7/minute log", store=url_of(proxy.port))
     limiter.store.warm_up()
     proxy.delay_greeting(60)
     with ThreadPoolExecutor(16) as threads:
-        told = list(threads.map(lambda number: limiter.hit(f"user {number % 50}"), range(1000)))
-    assert {decision.degraded for decision in told} == {""}
-    assert sum(map(bool, told)) == 7 * 50
+        decisions = list(threads.map(lambda number: limiter.hit(f"user {number % 50}"), range(1000)))
+    assert {decision.degraded for decision in decisions} == {""}
+    assert sum(map(bool, decisions)) == 7 * 50
     proxy.cut()
     limiter.close()
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_is_away_is_waited_for_once_and_together(proxy: TcpProxy, colour: str) -> None:
+def test_all_calls_wait_once_and_together_for_an_unavailable_server(proxy: TcpProxy, colour: str) -> None:
     proxy.silence()
     url = f"redis://{HOST}:{proxy.port}/0?timeout=50ms&connect_timeout=800ms"
     with Asker(colour, "7/minute log", url) as asker:
         start = time.monotonic()
         with timed() as first_s:
-            told = asker.at_once(["key"] * 16)
+            decisions = asker.at_once(["key"] * 16)
         assert time.monotonic() - start >= 0.75
-        assert {getattr(one, "degraded", one) for one in told} == {"local"}
+        assert {getattr(decision, "degraded", decision) for decision in decisions} == {"local"}
         with timed() as then_s:
             assert {asker.hit("other").degraded for _ in range(50)} == {"local"}
         assert asker.store.breaker.state == "open"
@@ -286,7 +286,7 @@ print(sum(bool(hit("key")) for _ in range(5)))
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_process_that_was_forked_makes_a_first_connection_of_its_own(proxy: TcpProxy, colour: str) -> None:
+def test_a_forked_process_makes_its_own_first_connection(proxy: TcpProxy, colour: str) -> None:
     import subprocess
 
     with subprocess.Popen(
@@ -297,14 +297,14 @@ def test_a_process_that_was_forked_makes_a_first_connection_of_its_own(proxy: Tc
         assert process.stdout.readline() == "forks\n"
         proxy.delay_greeting(GREETING_S)
         accepted = proxy.accepted
-        said, errors = process.communicate("\n", timeout=30)
-    lines = said.splitlines()
+        output, errors = process.communicate("\n", timeout=30)
+    lines = output.splitlines()
     assert [line.strip() for line in lines[:2]] == ["5", "1"], errors
     assert lines[2] == "0"
     assert proxy.accepted - accepted >= 2
 
 
-def test_a_limiter_that_was_closed_is_cold_again(proxy: TcpProxy) -> None:
+def test_a_closed_limiter_makes_a_first_connection_again(proxy: TcpProxy) -> None:
     limiter = Limiter("7/minute log", store=url_of(proxy.port))
     assert limiter.hit("key").degraded == ""
     limiter.close()

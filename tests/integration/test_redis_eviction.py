@@ -1,4 +1,4 @@
-"""What the log says of servers that evict keys when their memory is full."""
+"""The log warns of servers that evict keys when their memory is full."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_evicts_keys_is_told_once(server: Server, colour: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_evicts_keys_is_reported_once(
+    server: Server, colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with Asker(colour, "7/minute log", f"redis://{HOST}:{server.port}/3?timeout=5s") as asker:
         asker.at_once(["key"] * 20)
         if colour == "sync":
             asker.store.close()  # and connects once more
         assert asker.hit("key").degraded == ""
-    [told] = warned(caplog)
-    assert told.startswith(f"redis://{HOST}:{server.port}/3 evicts keys")
-    assert "maxmemory-policy allkeys-lru" in told
+    [message] = warned(caplog)
+    assert message.startswith(f"redis://{HOST}:{server.port}/3 evicts keys")
+    assert "maxmemory-policy allkeys-lru" in message
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("settings", [{"maxmemory-policy": "noeviction"}, {"maxmemory": "0"}], ids=str)
-def test_nothing_is_told_of_a_server_that_evicts_none(
+def test_a_server_that_evicts_no_keys_is_not_reported(
     server: Server, settings: dict[str, str], colour: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in settings.items():
@@ -47,7 +49,7 @@ def test_nothing_is_told_of_a_server_that_evicts_none(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_user_who_may_not_ask_decides_all_the_same(
+def test_a_user_who_may_not_run_the_query_decides_nevertheless(
     server: Server, colour: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.cli("ACL", "SETUSER", "few", "on", ">secret", "~hg:*", "+@all", "-info")
@@ -57,7 +59,7 @@ def test_a_user_who_may_not_ask_decides_all_the_same(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_cluster_of_which_one_server_evicts_keys_is_told(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cluster_with_a_server_that_evicts_keys_is_reported(colour: str, caplog: pytest.LogCaptureFixture) -> None:
     with cluster(replicas_each=0) as nodes:
         for name, value in (("maxmemory", "100mb"), ("maxmemory-policy", "volatile-lru")):
             nodes.servers[1].cli("CONFIG", "SET", name, value)

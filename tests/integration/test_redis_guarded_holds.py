@@ -1,4 +1,4 @@
-"""Holds of a guarded Redis that is stopped, killed, or whose answers are lost: settled once, there or in its place."""
+"""Holds of a guarded Redis that is stopped, killed, or whose replies are lost: settled once, there or locally."""
 
 from __future__ import annotations
 
@@ -46,12 +46,17 @@ def opened(colour: str, port: int, **options: object) -> Asker:
 
 def url_of(port: int, **options: object) -> str:
     deadline = f"{int(DEADLINE_S * 1000)}ms"
-    told = {"timeout": deadline, "connect_timeout": deadline, "prefix": f"h{os.getpid()}-{next(_prefixes)}", **options}
-    return f"redis://{HOST}:{port}/0?" + "&".join(f"{name}={value}" for name, value in told.items())
+    parameters = {
+        "timeout": deadline,
+        "connect_timeout": deadline,
+        "prefix": f"h{os.getpid()}-{next(_prefixes)}",
+        **options,
+    }
+    return f"redis://{HOST}:{port}/0?" + "&".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def on_the_server(asker: Asker, server: Server, key: str = "key") -> tuple[int, int]:
-    """(units left, places free) of a key, by another client that asks the server itself."""
+    """(units left, places free) of a key, read from the server by another client."""
     store = RedisStore(f"redis://{HOST}:{server.port}?timeout=10s", prefix=asker.raw.prefix)
     with Limiter(LIMITS, store=store, name="held") as other:
         units, places = other.peek(key, 0).limits
@@ -59,7 +64,7 @@ def on_the_server(asker: Asker, server: Server, key: str = "key") -> tuple[int, 
 
 
 def counts(asker: Asker) -> tuple[int, ...]:
-    """(kept, sent later, lost) settlements."""
+    """The numbers of (stored, later sent, lost) settlements."""
     stats = asker.store.stats()
     return stats.kept, stats.sent_later, stats.lost
 
@@ -74,7 +79,7 @@ def is_back(asker: Asker) -> bool:
 
 
 @pytest.mark.parametrize("outage", ["stopped", "cut", "silent", "killed"])
-def test_what_is_settled_during_an_outage_is_settled_once_when_it_is_over(
+def test_a_settlement_during_an_outage_is_sent_once_after_it(
     server: Server, proxy: TcpProxy, asker: Asker, outage: str
 ) -> None:
     away = {"stopped": server.stop, "cut": proxy.cut, "silent": proxy.silence, "killed": server.kill}
@@ -83,12 +88,12 @@ def test_what_is_settled_during_an_outage_is_settled_once_when_it_is_over(
     assert on_the_server(asker, server) == (70, 20)
     away[outage]()
     took = []
-    for number, each in enumerate(held):
+    for number, reservation in enumerate(held):
         with timed() as own_s:
-            told = asker.commit(each.id, 1)
+            settlement = asker.commit(reservation.id, 1)
         took.append(own_s())
-        assert (told.outcome, told.actual, told.degraded) == ("settled", 1, "later"), number
-        assert asker.commit(each.id, 3).outcome == "already settled"
+        assert (settlement.outcome, settlement.actual, settlement.degraded) == ("settled", 1, "later"), number
+        assert asker.commit(reservation.id, 3).outcome == "already settled"
     extension = asker.extend(asker.limiter.id_of("key", "of another process"))
     assert (extension.outcome, extension.degraded) == ("refused", "closed")
     assert counts(asker) == (10, 0, 0)
@@ -102,17 +107,17 @@ def test_what_is_settled_during_an_outage_is_settled_once_when_it_is_over(
     assert (again.outcome, again.actual) == ("already settled", 1)
 
 
-def test_a_hold_made_during_an_outage_stays_in_its_place(server: Server, asker: Asker) -> None:
+def test_a_hold_made_during_an_outage_stays_local(server: Server, asker: Asker) -> None:
     server.stop()
     held = [asker.reserve("key", 5, id=name) for name in (None, "a", "b", "c", None)]
-    assert [each.decision.degraded for each in held] == ["local"] * 5
+    assert [reservation.decision.degraded for reservation in held] == ["local"] * 5
     assert asker.extend(held[4].id, lease=90).degraded == "local"
     server.go_on()
     wait_for(lambda: is_back(asker), BACK_WITHIN_S)
     assert asker.reserve("key", 5, id="b").repeated
-    for each in held:
-        assert asker.commit(each.id, 2).degraded == "local"
-        assert asker.commit(each.id, 2).outcome == "already settled"
+    for reservation in held:
+        assert asker.commit(reservation.id, 2).degraded == "local"
+        assert asker.commit(reservation.id, 2).outcome == "already settled"
     # Those whose call was sent may have been made on the server, too, and are settled there with the same.
     wait_for(lambda: counts(asker)[0] == 0, BACK_WITHIN_S)
     sent = counts(asker)[1]
@@ -122,7 +127,7 @@ def test_a_hold_made_during_an_outage_stays_in_its_place(server: Server, asker: 
 
 
 @pytest.mark.parametrize("name", [None, "a name"])
-def test_a_hold_whose_answer_was_lost_is_settled_with_the_truth_in_both_places(
+def test_a_hold_whose_reply_was_lost_is_settled_with_the_actual_cost_in_both_places(
     server: Server, proxy: TcpProxy, asker: Asker, name: str | None
 ) -> None:
     asker.reserve("load the scripts")
@@ -144,7 +149,7 @@ def test_a_hold_whose_answer_was_lost_is_settled_with_the_truth_in_both_places(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_hold_that_was_refused_for_want_of_its_answer_is_taken_back(
+def test_a_hold_that_was_refused_because_its_reply_was_lost_is_taken_back(
     server: Server, proxy: TcpProxy, colour: str
 ) -> None:
     with opened(colour, proxy.port, on_error="closed") as asker:
@@ -158,7 +163,7 @@ def test_a_hold_that_was_refused_for_want_of_its_answer_is_taken_back(
         wait_for(lambda: on_the_server(asker, server) == (100, 50), BACK_WITHIN_S)
 
 
-def test_a_settlement_whose_answer_was_lost_is_sent_again_and_changes_nothing(
+def test_a_settlement_whose_reply_was_lost_is_repeated_and_changes_nothing(
     server: Server, proxy: TcpProxy, asker: Asker
 ) -> None:
     held = asker.reserve("key", 10)
@@ -171,12 +176,12 @@ def test_a_settlement_whose_answer_was_lost_is_sent_again_and_changes_nothing(
     assert on_the_server(asker, server) == (96, 50)
 
 
-def test_what_was_reset_meanwhile_or_is_settled_by_another_changes_nothing(
+def test_a_hold_that_was_reset_or_settled_by_another_meanwhile_changes_nothing(
     server: Server, proxy: TcpProxy, asker: Asker
 ) -> None:
     reset, settled = asker.reserve("reset", 10), asker.reserve("key", 10)
     proxy.cut()
-    assert [asker.commit(each.id, 4).degraded for each in (reset, settled)] == ["later"] * 2
+    assert [asker.commit(reservation.id, 4).degraded for reservation in (reset, settled)] == ["later"] * 2
     store = RedisStore(f"redis://{HOST}:{server.port}?timeout=10s", prefix=asker.raw.prefix)
     with Limiter(LIMITS, store=store, name="held") as other:
         assert other.reset("reset")
@@ -217,7 +222,7 @@ def _outage(server: Server, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_after_a_failover_what_was_kept_settles_once(colour: str) -> None:
+def test_after_a_failover_stored_settlements_settle_once(colour: str) -> None:
     with sentinels() as watched:
         watched.wait_ok()
         url = f"{watched.url}?timeout=100ms&connect_timeout=100ms"
@@ -227,16 +232,16 @@ def test_after_a_failover_what_was_kept_settles_once(colour: str) -> None:
             primary = watched.primary
             asker.raw.client.wait(1, 5000) if colour == "sync" else time.sleep(1)
             primary.kill()
-            told = [asker.commit(each.id, 1).degraded for each in held]
+            outcomes = [asker.commit(reservation.id, 1).degraded for reservation in held]
             watched.wait_failover(primary)
-            wait_for(lambda: is_sent(asker, told.count("later")), 60)
+            wait_for(lambda: is_sent(asker, outcomes.count("later")), 60)
             wait_for(lambda: is_back(asker), 60)
-            assert told.count("later") == 5
+            assert outcomes.count("later") == 5
             assert [reading.remaining for reading in asker.peek("key", 0).limits] == [95, 50]
-            assert {asker.commit(each.id, 2).outcome for each in held} == {"already settled"}
+            assert {asker.commit(reservation.id, 2).outcome for reservation in held} == {"already settled"}
 
 
-def test_of_settlings_during_outages_at_random_each_counts_once(server: Server, proxy: TcpProxy, asker: Asker) -> None:
+def test_each_settlement_during_random_outages_counts_once(server: Server, proxy: TcpProxy, asker: Asker) -> None:
     own = random.Random(7)
     ended = threading.Event()
 
@@ -257,9 +262,9 @@ def test_of_settlings_during_outages_at_random_each_counts_once(server: Server, 
             held = asker.reserve("key", 1, id=f"job {number}" if number % 2 else None)
             if not held:
                 continue
-            told = asker.commit(held.id, 1 if number % 3 else 0)
-            assert told.outcome == "settled", (number, told)
-            here, there = here + (told.degraded == "local"), there + (told.degraded != "local")
+            settlement = asker.commit(held.id, 1 if number % 3 else 0)
+            assert settlement.outcome == "settled", (number, settlement)
+            here, there = here + (settlement.degraded == "local"), there + (settlement.degraded != "local")
             if number % 5 == 0:
                 again = asker.commit(held.id, 1)
                 assert again.outcome == "already settled" or again.degraded == "later"
@@ -275,19 +280,19 @@ def test_of_settlings_during_outages_at_random_each_counts_once(server: Server, 
     assert 100 - 40 <= units <= 100
 
 
-def test_settlements_reach_the_servers_of_a_cluster_that_answer_though_another_is_gone() -> None:
+def test_settlements_reach_the_answering_servers_of_a_cluster_although_another_is_dead() -> None:
     with cluster(replicas_each=0, options=["cluster-require-full-coverage no"]) as nodes:
         limiter = Limiter(LIMITS, store=f"{nodes.url}?timeout=500ms&remember=no", name="held")
-        gone, *others = nodes.servers
+        dead, *others = nodes.servers
         keys = {nodes.owner_of(key_slot(b"key%d" % number)): f"key{number}" for number in range(50)}
-        held = [limiter.reserve(keys[server], cost=3, lease=600) for server in (gone, gone, gone, gone, *others)]
+        held = [limiter.reserve(keys[server], cost=3, lease=600) for server in (dead, dead, dead, dead, *others)]
         for server in nodes.servers:
             server.stop()
         for hold in held:
             assert limiter.commit(hold.id, 1).degraded == "later"
         for server in others:
             server.go_on()
-        gone.kill()
+        dead.kill()
         wait_for(lambda: limiter.store.stats().sent_later == len(others), BACK_WITHIN_S)
         assert limiter.store.stats().kept == 4
         store = RedisStore(f"{nodes.url}?timeout=10s")
@@ -297,7 +302,7 @@ def test_settlements_reach_the_servers_of_a_cluster_that_answer_though_another_i
 
 @pytest.mark.parametrize("choice", ["local", "closed"])
 @pytest.mark.parametrize("colour", COLOURS)
-def test_what_was_never_sent_leaves_nothing_to_settle_later(
+def test_a_hold_that_was_never_sent_leaves_nothing_to_settle_later(
     colour: str, choice: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(colour, 1, on_error=choice) as asker:
@@ -310,7 +315,7 @@ def test_what_was_never_sent_leaves_nothing_to_settle_later(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_what_a_full_server_refused_leaves_nothing_to_settle_later(
+def test_a_hold_that_a_full_server_refused_leaves_nothing_to_settle_later(
     colour: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with single() as full, opened(colour, full.port) as asker:

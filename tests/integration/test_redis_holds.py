@@ -1,4 +1,4 @@
-"""Holds on Redis servers: the same answers, whatever dies between holding and settling."""
+"""Holds on Redis servers: the same results, whatever dies between holding and settling."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_vectors_of_holds_are_answered_exactly(url: str, colour: str) -> None:
     assert wrong == [] and steps > 1000
 
 
-def test_all_that_places_in_flight_leave_behind_expires(server: Server) -> None:
+def test_all_keys_of_places_in_flight_expire(server: Server) -> None:
     draw = random.Random(7)
     store = opened(server.url)
     with Holder("sync", "50 concurrent", store, scope="expiring") as holder:  # sets of leases of several sizes
@@ -104,21 +104,21 @@ def test_all_that_places_in_flight_leave_behind_expires(server: Server) -> None:
     store.close()
 
 
-def test_a_hold_and_its_settling_are_one_call_each(server: Server) -> None:
+def test_a_hold_and_its_settlement_are_one_call_each(server: Server) -> None:
     store = opened(server.url)
     with Holder("sync", "100/minute log; 10/second burst 100; 20 concurrent", store, scope="once") as holder:
         holder.commit(holder.reserve("warm").id, 1)
         calls = []
-        for ask in (lambda: holder.reserve("key", 3, "a"), lambda: holder.commit(holder.id_of("key", "a"), 1)):
+        for call in (lambda: holder.reserve("key", 3, "a"), lambda: holder.commit(holder.id_of("key", "a"), 1)):
             server.cli("CONFIG", "RESETSTAT")
-            ask()
+            call()
             stats = store.client.info("commandstats")
             calls.append(sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha")))
         store.close()
     assert calls == [1, 1]
 
 
-def test_limits_of_more_than_a_script_of_its_own_answer_alike(hold: Callable[..., Holder]) -> None:
+def test_too_many_limits_for_their_own_script_decide_in_the_same_way(hold: Callable[..., Holder]) -> None:
     clock = ManualClock(START_US)
     texts = "; ".join(f"{n}00/{n} minutes{kind}" for n in (2, 3) for kind in (" log", " fixed", " bucket", " counter"))
     holder = hold(f"{texts}; 70 concurrent", clock)
@@ -133,7 +133,7 @@ def test_limits_of_more_than_a_script_of_its_own_answer_alike(hold: Callable[...
 # Ids
 
 
-def test_a_repeated_reserve_tells_its_first_answer_and_charges_once(hold: Callable[..., Holder]) -> None:
+def test_a_repeated_reserve_returns_its_first_result_and_charges_once(hold: Callable[..., Holder]) -> None:
     clock = ManualClock(START_US)
     holder = hold("10/minute log; 5 concurrent", clock)
     first = holder.reserve("key", 2, "job")
@@ -150,8 +150,8 @@ def test_a_repeated_reserve_tells_its_first_answer_and_charges_once(hold: Callab
 
 def test_a_hit_with_an_id_is_charged_once(hold: Callable[..., Holder]) -> None:
     holder = hold("10/hour")
-    told = [holder.hit("key", 3, id="order 7").remaining for _ in range(3)]
-    assert told == [7, 7, 7] and holder.left("key") == [7]
+    remaining = [holder.hit("key", 3, id="order 7").remaining for _ in range(3)]
+    assert remaining == [7, 7, 7] and holder.left("key") == [7]
     settled = holder.commit(holder.id_of("key", "order 7"), 0)
     assert (settled.outcome, settled.actual) == ("already settled", 3)
 
@@ -159,13 +159,13 @@ def test_a_hit_with_an_id_is_charged_once(hold: Callable[..., Holder]) -> None:
 def test_an_id_of_another_cost_limit_or_kind_conflicts(hold: Callable[..., Holder]) -> None:
     holder, other = hold("10/hour"), hold("10/hour", scope="other")
     holder.reserve("key", 2, "job")
-    for ask in (
+    for call in (
         lambda: holder.reserve("key", 3, "job"),
         lambda: other.reserve("key", 2, "job"),
         lambda: holder.hit("key", 2, id="job"),
     ):
         with pytest.raises(ConflictingId):
-            ask()
+            call()
     assert holder.left("key") == [8] and other.left("key") == [10]
     assert not holder.reserve("another key", 3, "job").repeated  # names are those of a key
 
@@ -173,15 +173,15 @@ def test_an_id_of_another_cost_limit_or_kind_conflicts(hold: Callable[..., Holde
 @pytest.mark.parametrize(
     "whole_id", ["", "h1", "job", "h1" + "A" * 25, "h2" + "A" * 24, "h1" + "ä" * 24, None, 7, b"h1"]
 )
-def test_what_is_no_id_is_refused(hold: Callable[..., Holder], whole_id: Any) -> None:
+def test_an_invalid_id_is_refused(hold: Callable[..., Holder], whole_id: Any) -> None:
     holder = hold("10/hour")
-    for ask in (lambda: holder.commit(whole_id, 1), lambda: holder.extend(whole_id, SECOND)):
+    for call in (lambda: holder.commit(whole_id, 1), lambda: holder.extend(whole_id, SECOND)):
         with pytest.raises(ArgumentError):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("name", ["{x}", "a}b{c", "\0", "ключ", b"\xff\x00", "n" * 1024, "{}" * 100])
-def test_names_of_any_bytes_are_their_own_holds(hold: Callable[..., Holder], name: Any) -> None:
+def test_names_of_any_bytes_have_separate_holds(hold: Callable[..., Holder], name: Any) -> None:
     holder = hold("10/hour")
     first, second = holder.reserve("{a}:b", 1, name), holder.reserve("{a}:b", 1, "plain")
     assert first.id != second.id and holder.left("{a}:b") == [8]
@@ -193,7 +193,7 @@ def test_names_of_any_bytes_are_their_own_holds(hold: Callable[..., Holder], nam
 def test_bad_amounts_and_leases_change_nothing(hold: Callable[..., Holder], amount: Any) -> None:
     holder = hold("10/hour; 5 concurrent")
     held = holder.reserve("key", 2)
-    for ask in (
+    for call in (
         lambda: holder.commit(held.id, amount),
         lambda: holder.extend(held.id, SECOND, amount),
         lambda: holder.reserve("key", amount),
@@ -203,7 +203,7 @@ def test_bad_amounts_and_leases_change_nothing(hold: Callable[..., Holder], amou
         lambda: holder.reserve("key", 1, ""),
     ):
         with pytest.raises(ArgumentError):
-            ask()
+            call()
     assert holder.left("key") == [8, 3]
     assert holder.commit(held.id, 2).outcome == "settled"
 
@@ -224,16 +224,16 @@ def test_a_debt_that_cannot_be_counted_is_refused_and_nothing_changes(hold: Call
 # Settling: twice, late, after a reset
 
 
-def test_only_the_first_settling_counts(hold: Callable[..., Holder]) -> None:
+def test_only_the_first_settlement_counts(hold: Callable[..., Holder]) -> None:
     holder = hold("10/hour; 5 concurrent")
     held = holder.reserve("key", 4)
-    told = [holder.commit(held.id, actual) for actual in (1, 0, 9)]
-    assert [(each.outcome, each.actual) for each in told] == [("settled", 1)] + [("already settled", 1)] * 2
+    settlements = [holder.commit(held.id, actual) for actual in (1, 0, 9)]
+    assert [(each.outcome, each.actual) for each in settlements] == [("settled", 1)] + [("already settled", 1)] * 2
     assert holder.extend(held.id, SECOND).outcome == "already settled"
     assert holder.left("key") == [9, 5]
 
 
-def test_a_settling_tells_what_each_limit_has(hold: Callable[..., Holder]) -> None:
+def test_a_settlement_returns_the_standing_of_each_limit(hold: Callable[..., Holder]) -> None:
     holder = hold("50 concurrent; 400/week counter; 300/week log; 100/week bucket; 200/week fixed")
     held = holder.reserve("key", 7)
     assert [limit.remaining for limit in held.decision.limits] == [43, 393, 293, 93, 193]
@@ -245,7 +245,7 @@ def test_a_settling_tells_what_each_limit_has(hold: Callable[..., Holder]) -> No
 
 
 @pytest.mark.parametrize("kind", ["fixed", "counter", "log", "bucket"])
-def test_what_was_held_under_other_numbers_is_settled(hold: Callable[..., Holder], kind: str) -> None:
+def test_a_hold_under_former_numbers_is_settled(hold: Callable[..., Holder], kind: str) -> None:
     held = hold(f"10/week {kind}").reserve("key", 4)
     changed = hold(f"20/week {kind}")
     assert [standing.remaining for standing in changed.commit(held.id, 1).after] == changed.left("key") != [20]
@@ -253,7 +253,7 @@ def test_what_was_held_under_other_numbers_is_settled(hold: Callable[..., Holder
 
 
 @pytest.mark.parametrize("amounts", [(3, 9), (3, 0), (2, None), (0, 5)])
-def test_the_newest_entry_of_a_log_is_amended_as_any_other(
+def test_the_newest_entry_of_a_log_is_amended_like_any_other(
     hold: Callable[..., Holder], amounts: tuple[int, int]
 ) -> None:
     cost, actual = amounts
@@ -266,7 +266,7 @@ def test_the_newest_entry_of_a_log_is_amended_as_any_other(
         holder.hit("key", 1)
 
 
-def test_leases_that_are_over_are_taken_off(server: Server) -> None:
+def test_ended_leases_are_removed(server: Server) -> None:
     store = opened(server.url)
     with Holder("sync", "900 concurrent", store, scope="over") as holder:
         for _ in range(9):  # more than are in the field of the limit
@@ -278,20 +278,20 @@ def test_leases_that_are_over_are_taken_off(server: Server) -> None:
     store.close()
 
 
-def test_of_many_settlings_at_once_one_counts(url: str) -> None:
+def test_one_of_many_concurrent_settlements_counts(url: str) -> None:
     store = opened(url)
     with Holder("sync", "1000/hour fixed", store, scope="many", clock=ManualClock(START_US)) as holder:
         ids = [holder.reserve("key", 10).id for _ in range(8)]
         with ThreadPoolExecutor(8) as pool:
-            told = list(pool.map(lambda number: holder.commit(ids[number % 8], number), range(64)))
+            settlements = list(pool.map(lambda number: holder.commit(ids[number % 8], number), range(64)))
         left = holder.left("key")
     store.close()
-    assert [each.outcome for each in told].count("settled") == 8
-    settled = sum(each.actual or 0 for each in told if each.outcome == "settled")
+    assert [each.outcome for each in settlements].count("settled") == 8
+    settled = sum(each.actual or 0 for each in settlements if each.outcome == "settled")
     assert left == [1000 - settled]
 
 
-def test_a_late_settling_gives_back_no_more_than_is_left_of_the_charge(hold: Callable[..., Holder]) -> None:
+def test_a_late_settlement_gives_back_no_more_than_is_left_of_the_charge(hold: Callable[..., Holder]) -> None:
     clock = ManualClock(START_US)
     holder = hold("10000/minute bucket", clock)
     held = [holder.reserve("key", 1000).id for _ in range(10)]
@@ -302,7 +302,7 @@ def test_a_late_settling_gives_back_no_more_than_is_left_of_the_charge(hold: Cal
     assert holder.left("key") == [166]  # what has flowed in within a second, and nothing twice
 
 
-def test_what_a_hit_gives_back_is_not_given_back_again_by_a_hold(hold: Callable[..., Holder]) -> None:
+def test_units_given_back_by_a_hit_are_not_given_back_again_by_a_hold(hold: Callable[..., Holder]) -> None:
     clock = ManualClock(START_US)
     holder = hold("60/minute bucket", clock)
     held = holder.reserve("key", 30).id
@@ -316,11 +316,11 @@ def test_what_a_hit_gives_back_is_not_given_back_again_by_a_hold(hold: Callable[
 
 def test_a_reset_forgets_the_holds_of_its_key_alone(hold: Callable[..., Holder]) -> None:
     holder = hold("10/hour; 5 concurrent")
-    gone, stays = holder.reserve("key", 3, "a"), holder.reserve("other key", 3, "a")
+    forgotten, stays = holder.reserve("key", 3, "a"), holder.reserve("other key", 3, "a")
     assert holder.do("reset", ("key",)) is True
     assert holder.left("key") == [10, 5]
-    assert holder.commit(gone.id, 9).outcome == "unknown"
-    assert holder.extend(gone.id, SECOND).outcome == "unknown"
+    assert holder.commit(forgotten.id, 9).outcome == "unknown"
+    assert holder.extend(forgotten.id, SECOND).outcome == "unknown"
     again = holder.reserve("key", 2, "a")
     assert not again.repeated and holder.left("key") == [8, 3]
     assert holder.commit(again.id, 1).outcome == "settled"
@@ -342,7 +342,7 @@ def test_a_hold_is_remembered_for_an_hour_after_its_end_and_no_longer(hold: Call
     assert holder.commit(open_one.id, 3).outcome == "settled"
 
 
-def test_records_expire_in_redis_and_nothing_stays_behind(server: Server) -> None:
+def test_records_expire_in_redis_and_leave_nothing_behind(server: Server) -> None:
     store = opened(server.url)
     with Holder("sync", "10/minute log; 5 concurrent; 9/second bucket", store, scope="ttl") as holder:
         held = [holder.reserve("key", 3).id for _ in range(1)]
@@ -358,10 +358,10 @@ RIGHTS = (
     "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink", "set", "ping",
     "script|load", "get", "setrange", "hincrby", "zadd", "zcount", "zrange", "zrangebyscore", "zrem",
 )  # fmt: skip
-"""All that docs/redis.md says that a user needs who holds."""
+"""All rights that a user needs to hold, according to docs/redis.md."""
 
 
-def test_the_rights_that_the_docs_tell_suffice(server: Server) -> None:
+def test_the_rights_in_the_docs_suffice(server: Server) -> None:
     server.cli("SCRIPT", "FLUSH")
     prefix = f"rights{next(_prefixes)}"
     rights = [f"+{right}" for right in RIGHTS]
@@ -407,7 +407,7 @@ for number in range(20_000):  # more lines than a pipe takes that nobody reads
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_what_a_killed_process_held_is_free_at_its_lease_s_end_and_settles_once(url: str, colour: str) -> None:
+def test_the_hold_of_a_killed_process_is_free_at_the_end_of_its_lease_and_settles_once(url: str, colour: str) -> None:
     limits, chance = "50000/hour; 20000 concurrent", random.Random(7)
     store, clock = opened(url), ManualClock(START_US)
     with Holder(colour, limits, store, scope="dying", clock=clock) as holder:
@@ -552,7 +552,7 @@ def test_a_debt_that_one_slot_cannot_count_changes_nothing_in_any(nodes: Cluster
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_while_a_slot_moves_holds_are_settled_whole_or_later(nodes: Cluster, colour: str) -> None:
+def test_while_a_slot_moves_holds_are_settled_completely_or_later(nodes: Cluster, colour: str) -> None:
     nodes.wait_ok()
     store = opened(nodes.url)
     with Holder(colour, "100/hour; 9 concurrent; 50/hour bucket", store, scope=f"moving {colour}") as holder:
@@ -560,14 +560,14 @@ def test_while_a_slot_moves_holds_are_settled_whole_or_later(nodes: Cluster, col
         slot = key_slot(b"key")
         target = next(server for server in nodes.primaries() if server is not nodes.owner_of(slot))
         with ThreadPoolExecutor(4) as pool:
-            told: list[Any] = []
+            settlements: list[Any] = []
 
             def pause() -> None:  # half of the keys are there
-                told.extend(pool.submit(holder.commit, each.id, 1) for each in held)
+                settlements.extend(pool.submit(holder.commit, each.id, 1) for each in held)
                 time.sleep(0.05)
 
             nodes.migrate_slot(slot, target, pause=pause)
-            outcomes = [each.result(30).outcome for each in told]
+            outcomes = [each.result(30).outcome for each in settlements]
         left = holder.left("key")
     store.close()
     assert outcomes == ["settled"] * 4 and left[:2] == [96, 9]
@@ -577,7 +577,7 @@ def test_while_a_slot_moves_holds_are_settled_whole_or_later(nodes: Cluster, col
 
 
 @pytest.mark.parametrize("text", ["20000/hour log", "20000/hour bucket", "20000/hour fixed", "20000 concurrent"])
-def test_a_settling_asks_for_no_more_where_ten_thousand_are_held(server: Server, text: str) -> None:
+def test_a_settlement_costs_no_more_where_ten_thousand_are_held(server: Server, text: str) -> None:
     store = opened(server.url)
     costs = {}
     for number in (10, 10_000):

@@ -46,22 +46,22 @@ def prefix() -> str:
 
 
 def store_at(url: str, own: str, *, only_messages: bool = True) -> RedisStore:
-    """A store as another process has it; with `only_messages` nothing but a message wakes its callers in time."""
+    """A store like that of another process; with `only_messages` only a message wakes its callers in time."""
     store = RedisStore(f"{url}?timeout=10s", prefix=own)
     if only_messages:
-        store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
+        store.turns.keepalive_us, store.turns.alive_ms = NEVER_US, 600_000
     return store
 
 
 def in_line(limiter: Limiter | AsyncLimiter) -> int:
-    """How many wait in the line of the key, of all processes."""
+    """How many callers of all processes wait in the line of the key."""
     [line, *_] = limiter.bound.line.place(("key",)).keys
     number: int = limiter.store.unguarded.client.zcard(line)  # type: ignore[attr-defined]
     return number
 
 
 def listening(store: Any) -> bool:
-    hears: bool = store.turns.hears
+    hears: bool = store.turns.receives_calls
     return hears
 
 
@@ -74,11 +74,11 @@ def test_a_place_freed_by_one_process_calls_the_caller_of_another_at_once(url: s
     first, second = (Limiter("1 concurrent; 9000/hour", store=store_at(url, own), name="jobs") for _ in range(2))
     for _ in range(3):
         held = first.reserve("key", lease=LONG_S)
-        with in_thread(lambda: second.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        with in_thread(lambda: second.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
             until(lambda: in_line(first) == 1 and listening(second.store))
             first.commit(held.id)
-        assert came[0] and in_line(first) == 0
-        came[0].commit()
+        assert decisions[0] and in_line(first) == 0
+        decisions[0].commit()
 
 
 def test_a_caller_does_not_pass_those_of_other_processes_but_hits_do(url: str) -> None:
@@ -101,7 +101,7 @@ def test_a_caller_does_not_pass_those_of_other_processes_but_hits_do(url: str) -
         assert small[0]
 
 
-def test_a_caller_that_no_line_is_in_the_way_of_asks_once(server: Server) -> None:
+def test_a_caller_without_a_line_before_it_makes_one_call(server: Server) -> None:
     limiter = Limiter("5/hour; 9/hour bucket", store=store_at(server.url, prefix()))
     assert limiter.acquire("other") and limiter.acquire("other", lease=5)  # the server has the scripts from then on
     server.cli("CONFIG", "RESETSTAT")
@@ -111,20 +111,20 @@ def test_a_caller_that_no_line_is_in_the_way_of_asks_once(server: Server) -> Non
     assert limiter.peek("key", 0).remaining == 3
 
 
-def test_a_hold_that_is_there_does_not_wait_to_be_told_again(server: Server) -> None:
+def test_a_repeated_hold_is_returned_without_waiting(server: Server) -> None:
     own = prefix()
     first, second = (Limiter("1 concurrent", store=store_at(server.url, own), name="jobs") for _ in range(2))
     held = first.acquire("key", lease=LONG_S, id="mine")
-    with in_thread(lambda: first.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: first.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(first) == 1 and listening(first.store))
         for limiter in (first, second):
             again = limiter.acquire("key", timeout=LONG_S, lease=LONG_S, id="mine")
             assert again.repeated and again.id == held.id
         held.commit()
-    assert came[0]
+    assert decisions[0]
 
 
-def test_limits_that_are_too_many_for_a_script_of_their_own_wait_in_line_too(server: Server) -> None:
+def test_too_many_limits_for_their_own_script_wait_in_line_too(server: Server) -> None:
     own, limits = prefix(), "; ".join(["10/second bucket", *(f"{n}00000/{n} hours fixed" for n in range(1, 8))])
     first, second = (Limiter(limits, store=store_at(server.url, own), name="jobs") for _ in range(2))
     first.hit("key", 10)
@@ -150,11 +150,9 @@ def test_callers_beyond_the_most_of_a_limiter_are_refused(server: Server, caplog
 
 
 @pytest.mark.parametrize("limits", ["3 concurrent; 1000000/day fixed", "300/second bucket; 1000000/day fixed"])
-def test_callers_of_several_hosts_pass_in_the_order_in_which_the_server_heard_of_them(
-    server: Server, limits: str
-) -> None:
+def test_callers_of_several_hosts_pass_in_the_order_of_their_arrival_at_the_server(server: Server, limits: str) -> None:
     url = server.url
-    hosts = [  # the first is killed before it has asked that often
+    hosts = [  # the first is killed before it has made so many calls
         ("sync", 0, 1.0, 1_000),
         ("async", 3_600_000_000, 1.01, 12),
         ("sync", -3_600_000_000, 0.99, 12),
@@ -177,15 +175,17 @@ def test_callers_of_several_hosts_pass_in_the_order_in_which_the_server_heard_of
         time.sleep(0.5)
         processes[0].send_signal(signal.SIGKILL)  # with callers in line, at whatever they were doing
         rows = [row for process in processes for row in process.communicate(timeout=120)[0].split("\n")]
-        told = [json.loads(row) for row in rows if row.endswith("]")]  # the last one of the killed may be cut off
+        results = [json.loads(row) for row in rows if row.endswith("]")]  # the last one of the killed may be cut off
     finally:
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [-signal.SIGKILL, 0, 0, 0]
-    passed = sorted(told, key=lambda each: -each[1])  # what is left of a fixed window tells who was admitted first
+    passed = sorted(
+        results, key=lambda result: -result[1]
+    )  # what is left of a fixed window tells who was admitted first
     orders = [order for order, _, _ in passed if order]
     assert len(orders) > 100
-    assert orders == sorted(orders), "nobody passed a caller that came before it"
+    assert orders == sorted(orders), "no caller passed an earlier one"
     assert len({cost for _, _, cost in passed}) == 3
     until(lambda: in_line(limiter) == 0)
 
@@ -203,15 +203,15 @@ def test_a_client_that_cannot_listen_notices_at_once_what_its_own_process_frees(
         else:
             mine = redis.asyncio.Redis(port=servers.port, max_connections=1)
         store = RedisStore(mine, prefix=prefix())
-        store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
+        store.turns.keepalive_us, store.turns.alive_ms = NEVER_US, 600_000
         limiter = AsyncLimiter("1 concurrent", store=store)
         held = await limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
         tasks = {asyncio.create_task(_held(limiter.acquire("key", timeout=LONG_S, lease=LONG_S))) for _ in range(3)}
         await until_async(lambda: [len(known.tickets) for known in limiter._lines._in_store._known.values()] == [3])
         while tasks:
             await held.commit()
-            [came], tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            held = await came
+            [decisions], tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            held = await decisions
         await held.commit()
         await store.aclose()
         await mine.aclose()
@@ -250,28 +250,28 @@ async def _held(acquiring: Awaitable[Any]) -> Any:
     return await acquiring
 
 
-def test_a_message_that_is_lost_costs_only_a_moment(server: Server) -> None:
+def test_a_lost_message_delays_its_caller_only_briefly(server: Server) -> None:
     own = prefix()
     first, deaf = (Limiter("1 concurrent", store=store_at(server.url, own), name="jobs") for _ in range(2))
     deaf.store.turns._client = None  # type: ignore[attr-defined]
-    deaf.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    deaf.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     held = first.reserve("key", lease=LONG_S)
-    with in_thread(lambda: deaf.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: deaf.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(first) == 1)
         with in_thread(lambda: deaf.acquire("key", timeout=LONG_S, lease=LONG_S)) as behind:
             until(lambda: in_line(first) == 2)
             first.commit(held.id)
-            until(lambda: came or deaf.peek("key", 0).remaining == 0)
-            until(lambda: came)
-            came[0].commit()
+            until(lambda: decisions or deaf.peek("key", 0).remaining == 0)
+            until(lambda: decisions)
+            decisions[0].commit()
         assert behind[0]
 
 
-def test_tickets_of_a_process_that_died_are_passed_over(server: Server) -> None:
+def test_tickets_of_a_dead_process_are_skipped(server: Server) -> None:
     own = prefix()
     dead, alive = (Limiter("9/second bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
     dead.store.turns.alive_ms = 700  # type: ignore[attr-defined]
-    alive.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    alive.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     line = dead.bound.line
     for number in range(3):
         ticket = Ticket((1,))
@@ -285,10 +285,10 @@ def test_tickets_of_a_process_that_died_are_passed_over(server: Server) -> None:
     dead.store.turns._tickets.clear()  # type: ignore[attr-defined]
 
 
-def test_a_process_that_died_before_the_servers_clock_went_back_does_not_hold_up_the_line(server: Server) -> None:
+def test_a_process_that_died_before_the_servers_clock_went_back_does_not_block_the_line(server: Server) -> None:
     own = prefix()
     dead, alive = (Limiter("9/second bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
-    alive.store.turns.keep_us, alive.store.turns.alive_ms = 50_000, 100  # type: ignore[attr-defined]
+    alive.store.turns.keepalive_us, alive.store.turns.alive_ms = 50_000, 100  # type: ignore[attr-defined]
     line, ticket = dead.bound.line, Ticket((1,))
     place = line.place(("key",))
     line.turns.add(ticket)
@@ -300,40 +300,40 @@ def test_a_process_that_died_before_the_servers_clock_went_back_does_not_hold_up
     dead.store.turns._tickets.clear()  # type: ignore[attr-defined]
 
 
-def test_a_ticket_that_was_passed_over_while_its_process_was_stopped_joins_again(server: Server) -> None:
+def test_a_ticket_that_was_skipped_while_its_process_was_stopped_joins_again(server: Server) -> None:
     own = prefix()
     limiter = Limiter("1 concurrent", store=store_at(server.url, own, only_messages=False), name="jobs")
-    limiter.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    limiter.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     held = limiter.reserve("key", lease=LONG_S)
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(limiter) == 1)
         limiter.store.client.delete(*limiter.bound.line.place(("key",)).keys)  # type: ignore[attr-defined]
         until(lambda: in_line(limiter) == 1)
         held.commit()
-    assert came[0]
+    assert decisions[0]
 
 
 @pytest.mark.parametrize("text", ["1 concurrent", "1/minute bucket"])
-def test_the_first_caller_asks_again_where_the_server_has_lost_all_that_it_knew(server: Server, text: str) -> None:
+def test_the_first_caller_joins_again_where_the_server_has_lost_all_states(server: Server, text: str) -> None:
     own = prefix()
     limiter = Limiter(text, store=store_at(server.url, own, only_messages=False), name="jobs")
-    limiter.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    limiter.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     assert limiter.reserve("key", lease=LONG_S)
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(limiter) == 1)
         start = time.monotonic()
         server.cli("FLUSHALL")
-    assert came[0] and time.monotonic() - start < LONG_S / 2
+    assert decisions[0] and time.monotonic() - start < LONG_S / 2
 
 
-def test_a_ticket_that_its_process_knows_no_more_holds_up_nobody(server: Server) -> None:
+def test_a_ticket_that_its_process_does_not_know_any_more_blocks_no_caller(server: Server) -> None:
     own = prefix()
     limiter = Limiter("9/second bucket", store=store_at(server.url, own), name="jobs")
     line = limiter.bound.line
-    lost = Ticket((1,))
-    line.turns.add(lost)
-    line.join(line.place(("key",)), lost, 0, b"")
-    line.turns.remove(lost)  # as where the answer to joining was lost
+    ticket = Ticket((1,))
+    line.turns.add(ticket)
+    line.join(line.place(("key",)), ticket, 0, b"")
+    line.turns.remove(ticket)  # as if the reply to joining was lost
     assert limiter.acquire("key", timeout=LONG_S)
     assert in_line(limiter) == 0
 
@@ -357,15 +357,15 @@ def test_callers_that_join_a_line_at_once_are_in_its_plan_once_each(server: Serv
             AsyncLimiter("100/second burst 1", store=store_at(server.url, own, only_messages=False), name="jobs")
             for _ in range(2)
         ]
-        came = await asyncio.gather(*[limiters[n % 5 == 0].acquire("key", timeout=20) for n in range(200)])
+        decisions = await asyncio.gather(*[limiters[n % 5 == 0].acquire("key", timeout=20) for n in range(200)])
         for limiter in limiters:
             await limiter.store.aclose()
-        assert [decision.allowed for decision in came] == [True] * 200
+        assert [decision.allowed for decision in decisions] == [True] * 200
 
     asyncio.run(main())
 
 
-def test_a_caller_that_gave_up_behind_others_is_in_nobodys_plan(server: Server) -> None:
+def test_a_caller_that_gave_up_behind_others_is_in_no_plan(server: Server) -> None:
     own = prefix()
     limiter = Limiter("30/minute bucket", store=store_at(server.url, own), name="jobs")
     limiter.hit("key", 30)
@@ -404,22 +404,22 @@ def test_a_full_line_refuses(server: Server, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("decodes", [False, True], ids=["bytes", "decode_responses"])
-def test_clients_of_the_callers_own_hear_who_is_called(server: Server, decodes: bool) -> None:
+def test_clients_that_the_caller_made_receive_the_calls_to_tickets(server: Server, decodes: bool) -> None:
     own, where = prefix(), {"host": "127.0.0.1", "port": server.port, "decode_responses": decodes}
     client = redis.Redis(**where)  # type: ignore[arg-type]
     store = RedisStore(client, prefix=own)
-    store.turns.keep_us = NEVER_US
+    store.turns.keepalive_us = NEVER_US
     limiter = Limiter("1 concurrent", store=store, name="jobs")
     held = limiter.reserve("key", lease=LONG_S)
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: listening(store))
         held.commit()
-    came[0].commit()
+    decisions[0].commit()
 
     async def main() -> None:
         mine = redis.asyncio.Redis(**where)  # type: ignore[arg-type]
         other = RedisStore(mine, prefix=own)
-        other.turns.keep_us = NEVER_US
+        other.turns.keepalive_us = NEVER_US
         waiting = AsyncLimiter("1 concurrent", store=other, name="jobs")
         again = await waiting.reserve("key", lease=LONG_S)
         task = asyncio.create_task(_held(waiting.acquire("key", timeout=LONG_S, lease=LONG_S)))
@@ -435,7 +435,7 @@ def test_clients_of_the_callers_own_hear_who_is_called(server: Server, decodes: 
     client.close()
 
 
-def test_a_client_of_one_connection_waits_without_hearing_who_is_called(server: Server) -> None:
+def test_a_client_of_one_connection_waits_without_receiving_messages(server: Server) -> None:
     client = redis.Redis(port=server.port, max_connections=1)
     with closing(client):
         limiter = Limiter("20/second bucket", store=RedisStore(client, prefix=prefix()))
@@ -455,15 +455,15 @@ def test_a_client_of_one_connection_waits_without_hearing_who_is_called(server: 
 def test_an_outage_sends_callers_to_the_line_of_their_process(colour: str) -> None:
     with single() as server:
         inner = RedisStore(f"{server.url}?timeout=1s", prefix=prefix())
-        inner.turns.keep_us = 100_000
+        inner.turns.keepalive_us = 100_000
         store = GuardedStore(inner, on_error="local")
         Limiter("2/hour", store=store).hit("key", 2)
         if colour == "threads":
             limiter = Limiter("2/hour", store=store)
-            with in_thread(lambda: limiter.acquire("key", timeout=7_200)) as came:
+            with in_thread(lambda: limiter.acquire("key", timeout=7_200)) as decisions:
                 until(lambda: in_line(limiter) == 1)
                 server.kill()
-            assert came[0].allowed and came[0].degraded == "local"
+            assert decisions[0].allowed and decisions[0].degraded == "local"
             store.close()
             return
 
@@ -485,10 +485,10 @@ RIGHTS = (
     "exists", "zcard", "zscore", "sadd", "srem", "smembers", "pexpire", "publish", "subscribe", "unsubscribe",
     "hgetall",
 )  # fmt: skip
-"""All that docs/redis.md says that a user needs who holds and waits."""
+"""All rights that a user needs to hold and to wait, according to docs/redis.md."""
 
 
-def test_the_rights_that_the_docs_tell_suffice_to_wait(server: Server) -> None:
+def test_the_rights_in_the_docs_suffice_to_wait(server: Server) -> None:
     own, rights = prefix(), [f"+{right}" for right in RIGHTS]
     server.cli("SCRIPT", "FLUSH")
     keys = (f"~{own}:*", "resetchannels", "&headgate:turn:*")
@@ -498,10 +498,10 @@ def test_the_rights_that_the_docs_tell_suffice_to_wait(server: Server) -> None:
         limiter = Limiter(limits, store=store_at(url, own), name="jobs")
         admin = Limiter(limits, store=store_at(server.url, own), name="jobs")
         held = limiter.reserve("key", lease=LONG_S)
-        with in_thread(partial(limiter.acquire, "key", timeout=LONG_S, lease=LONG_S)) as came:
+        with in_thread(partial(limiter.acquire, "key", timeout=LONG_S, lease=LONG_S)) as decisions:
             until(partial(_one_waits, admin, limiter.store))
             held.commit()
-        came[0].commit()
+        decisions[0].commit()
         limiter.reset("key")
     until(lambda: not listening(limiter.store))
     server.cli("ACL", "DELUSER", "waiter")
@@ -510,7 +510,7 @@ def test_the_rights_that_the_docs_tell_suffice_to_wait(server: Server) -> None:
 def test_without_a_guard_an_outage_is_an_error_of_the_caller() -> None:
     with single() as server:
         store = RedisStore(f"{server.url}?timeout=1s", prefix=prefix())
-        store.turns.keep_us = 100_000
+        store.turns.keepalive_us = 100_000
         limiter = Limiter("2/hour", store=store)
         limiter.hit("key", 2)
 
@@ -521,15 +521,15 @@ def test_without_a_guard_an_outage_is_an_error_of_the_caller() -> None:
                 return "an error"
             return "no error"
 
-        with in_thread(wait) as came:
+        with in_thread(wait) as decisions:
             until(lambda: in_line(limiter) == 1)
             server.kill()
-        assert came == ["an error"]
+        assert decisions == ["an error"]
 
 
 def test_the_line_moves_on_with_a_new_primary(watched: Sentinels) -> None:
     limiter = Limiter("1 concurrent", store=store_at(watched.url, prefix(), only_messages=False), name="jobs")
-    limiter.store.turns.keep_us = 200_000  # type: ignore[attr-defined]
+    limiter.store.turns.keepalive_us = 200_000  # type: ignore[attr-defined]
     answers: list[Any] = []
 
     def wait() -> None:

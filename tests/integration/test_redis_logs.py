@@ -1,4 +1,4 @@
-"""Logs on Redis, packed and in several fields, are those of the memory store, whatever becomes of their numbers."""
+"""Logs on Redis, packed and in several fields, equal those of the memory store, however their numbers change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raw(server: Server) -> RedisStore:
     ids=lambda texts: texts[0][:30],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_a_log_on_redis_is_the_one_in_memory(server: Server, texts: list[str], seed: int) -> None:
+def test_a_log_on_redis_decides_like_the_one_in_memory(server: Server, texts: list[str], seed: int) -> None:
     chance, clock, text = random.Random(f"{texts}{seed}"), ManualClock(START_US), texts[0]
     stores: list[Any] = [raw(server), MemoryStore()]
     charges: list[tuple[int, int]] = []
@@ -53,10 +53,10 @@ def test_a_log_on_redis_is_the_one_in_memory(server: Server, texts: list[str], s
         cost = chance.choice([0, 1, 1, 1, 2, 5]) if chance.random() < 0.97 else chance.choice([20, 100, 400])
         act = chance.random()
         if act < 0.9:
-            told, true = (
+            decision, expected = (
                 answer(limiter.hit("k", cost) if act < 0.8 else limiter.peek("k", cost)) for limiter in limiters
             )
-            assert told == true, (step, text, cost)
+            assert decision == expected, (step, text, cost)
             charges.append((clock.now_us(), cost))
             continue
         if act < 0.95 and charges:
@@ -125,7 +125,7 @@ def test_a_list_of_version_0_1_is_taken_over_by_the_first_hold_of_its_key(server
     ("text", "left", "later"),
     [("1000/hour; 9/minute log", [980, 9], [979, 9]), ("9/minute log; 1000/hour", [0, 1000], [9, 1000])],
 )
-def test_of_a_log_and_a_counter_of_version_0_1_the_first_carries_on_from_the_counter(
+def test_the_first_of_a_log_and_a_counter_of_version_0_1_continues_from_the_counter(
     server: Server, text: str, left: list[int], later: list[int]
 ) -> None:
     clock, store, client = ManualClock(START_US), raw(server), redis.Redis(port=server.port)

@@ -1,4 +1,4 @@
-"""Operations that are asked for together on a Redis, on an event loop: one write, and each decided by itself."""
+"""Operations that are decided together on a Redis, on an event loop: in one write, and independently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _prefixes = count()
 
 
 class Many:
-    """Limits on a store, asked for several keys together."""
+    """Limits on a store, which decide several keys together."""
 
     def __init__(self, store: Any, limits: str, loop: Loop) -> None:
         self.loop = loop
@@ -33,16 +33,16 @@ class Many:
         )
 
     def decide(self, *keys: str, cost: int = 1) -> list[Decision | Exception]:
-        async def ask() -> list[Decision | Exception]:
+        async def decide_all() -> list[Decision | Exception]:
             decisions: list[Decision | Exception] = await self.bound.decide_many(
                 [Operation((key,), (cost,)) for key in keys]
             )
             return decisions
 
-        return self.loop.run(ask())
+        return self.loop.run(decide_all())
 
     def left(self, *keys: str, cost: int = 1) -> list[int | str]:
-        """What remains of the first limit for each key, or the name of the error."""
+        """The remaining units of the first limit for each key, or the name of the error."""
         return [
             type(each).__name__ if isinstance(each, Exception) else each.limits[0].remaining
             for each in self.decide(*keys, cost=cost)
@@ -50,7 +50,7 @@ class Many:
 
 
 @contextmanager
-def asked(url: str, limits: str = "5/week bucket", *, guarded: bool = False) -> Iterator[tuple[Many, RedisStore]]:
+def opened(url: str, limits: str = "5/week bucket", *, guarded: bool = False) -> Iterator[tuple[Many, RedisStore]]:
     loop = Loop()
     store = RedisStore(url, prefix=f"many{next(_prefixes)}")
     whole: Any = GuardedStore(store) if guarded else store
@@ -75,8 +75,8 @@ def key_of(server: Server, store: RedisStore, key: str) -> str:
     return str(found)
 
 
-def test_what_is_asked_together_is_one_write_and_decided_in_its_order(server: Server) -> None:
-    with asked(server.url) as (many, store):
+def test_operations_that_are_decided_together_are_one_write_and_decided_in_order(server: Server) -> None:
+    with opened(server.url) as (many, store):
         many.decide("warm")
         before = writes_of(store)
         assert many.left("a", "b", "a", "a", "b") == [4, 4, 3, 2, 3]
@@ -84,7 +84,7 @@ def test_what_is_asked_together_is_one_write_and_decided_in_its_order(server: Se
 
 
 def test_each_is_charged_once_where_the_server_has_lost_its_scripts(server: Server) -> None:
-    with asked(server.url) as (many, _):
+    with opened(server.url) as (many, _):
         many.decide("warm")
         server.cli("SCRIPT", "FLUSH")
         assert many.left("a", "b", "a") == [4, 4, 3]
@@ -92,7 +92,7 @@ def test_each_is_charged_once_where_the_server_has_lost_its_scripts(server: Serv
 
 
 def test_a_key_of_another_program_fails_by_itself(server: Server) -> None:
-    with asked(server.url) as (many, store):
+    with opened(server.url) as (many, store):
         many.decide("bad")
         name = key_of(server, store, "bad")
         server.cli("DEL", name)
@@ -110,7 +110,7 @@ def test_a_key_of_another_program_fails_by_itself(server: Server) -> None:
 
 
 def test_a_stopped_server_is_one_deadline_for_all_of_them(server: Server) -> None:
-    with asked(f"{server.url}?timeout=300ms") as (many, _):
+    with opened(f"{server.url}?timeout=300ms") as (many, _):
         many.decide("warm")
         server.stop()
         try:
@@ -119,8 +119,8 @@ def test_a_stopped_server_is_one_deadline_for_all_of_them(server: Server) -> Non
             server.go_on()
 
 
-def test_the_guard_decides_each_of_them_while_the_server_is_stopped_and_asks_it_again(server: Server) -> None:
-    with asked(f"{server.url}?timeout=300ms", guarded=True) as (many, _):
+def test_the_guard_decides_each_of_them_while_the_server_is_stopped_and_calls_it_again(server: Server) -> None:
+    with opened(f"{server.url}?timeout=300ms", guarded=True) as (many, _):
         many.decide("warm")
         server.stop()
         try:
@@ -131,29 +131,29 @@ def test_the_guard_decides_each_of_them_while_the_server_is_stopped_and_asks_it_
 
 
 def test_a_caller_that_gives_up_leaves_the_others_their_replies(server: Server) -> None:
-    with asked(server.url) as (many, _):
+    with opened(server.url) as (many, _):
         many.decide("warm")
 
         async def run() -> list[Any]:
             operations = [[Operation((name,), (1,))] * 2 for name in ("left", "kept")]
-            left, kept = [asyncio.ensure_future(many.bound.decide_many(each)) for each in operations]
+            left, awaited = [asyncio.ensure_future(many.bound.decide_many(each)) for each in operations]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             left.cancel()
-            return list(await kept)
+            return list(await awaited)
 
         assert [each.limits[0].remaining for each in many.loop.run(run())] == [4, 3]
         assert many.left("kept", cost=0) == [3]
 
 
-def test_several_limits_with_a_calendar_are_decided_as_one_by_one(server: Server) -> None:
-    with asked(server.url, "9/day in UTC; 5/week log; 7/week bucket") as (many, _):
+def test_several_limits_with_a_calendar_are_decided_as_if_one_by_one(server: Server) -> None:
+    with opened(server.url, "9/day in UTC; 5/week log; 7/week bucket") as (many, _):
         many.decide("warm")
         assert many.left("a", "a", "b") == [8, 7, 8]
 
 
 def test_keys_of_several_servers_of_a_cluster_are_decided_by_each(nodes: Cluster) -> None:
-    with asked(nodes.url) as (many, _):
+    with opened(nodes.url) as (many, _):
         keys = [f"key{number}" for number in range(20)]
         assert many.left(*keys, *keys) == [4] * 20 + [3] * 20
 
@@ -161,7 +161,7 @@ def test_keys_of_several_servers_of_a_cluster_are_decided_by_each(nodes: Cluster
 def test_too_many_at_once_are_refused_before_anything_is_charged(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with asked(server.url) as (many, _):
+    with opened(server.url) as (many, _):
         many.decide("warm")
         monkeypatch.setattr("headgate.stores.redis.multiplexer.MOST_WAITING", 2)
         assert all(isinstance(each, StoreError) for each in many.decide("a", "a", "a"))

@@ -1,4 +1,4 @@
-"""While a Redis is away, slow or silent: every request is answered in time, by the written choice, and charged once."""
+"""While a Redis is down, slow or silent, every request is decided in time, as configured, and charged once."""
 
 from __future__ import annotations
 
@@ -40,31 +40,36 @@ def server() -> Iterator[Server]:
 
 def url_of(port: int, **options: object) -> str:
     deadline = f"{int(DEADLINE_S * 1000)}ms"  # of a first connection, too, which test_redis_cold.py has
-    told = {"timeout": deadline, "connect_timeout": deadline, "prefix": f"o{os.getpid()}-{next(_prefixes)}", **options}
-    return f"redis://{HOST}:{port}/0?" + "&".join(f"{name}={value}" for name, value in told.items())
+    parameters = {
+        "timeout": deadline,
+        "connect_timeout": deadline,
+        "prefix": f"o{os.getpid()}-{next(_prefixes)}",
+        **options,
+    }
+    return f"redis://{HOST}:{port}/0?" + "&".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def calls(server: Server) -> int:
-    """How many decisions a server was asked for."""
+    """How many decisions a server has executed."""
     stats = server.cli("INFO", "commandstats")
     return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("evalsha", "eval") if f"cmdstat_{name}" in stats)
 
 
 def on_the_server(asker: Asker, server: Server, limits: str, key: str) -> int:
-    """What is left of a key, by another client that asks the server itself."""
+    """The remaining units of a key, read from the server by another client."""
     with Limiter(
         limits, store=RedisStore(f"redis://{HOST}:{server.port}?timeout=10s", prefix=asker.raw.prefix)
     ) as other:
         return other.peek(key, 0).limits[0].remaining
 
 
-# Raw: a deadline is kept, and what it means is told
+# Without a guard: deadlines are kept, and errors say what they mean
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("known", [True, False], ids=["connected", "not connected"])
 @pytest.mark.parametrize("outage", ["stopped", "silent", "cut", "killed"])
-def test_a_store_that_is_away_is_told_within_the_deadline(
+def test_an_unavailable_store_is_reported_within_the_deadline(
     server: Server, proxy: TcpProxy, colour: str, known: bool, outage: str
 ) -> None:
     with Asker(
@@ -77,12 +82,12 @@ def test_a_store_that_is_away_is_told_within_the_deadline(
         away[outage]()
         took = []
         errors = []
-        for ask in (asker.hit, asker.peek, asker.give_back, asker.reset) * 2:
-            with timed() as own_s, pytest.raises(StoreError) as told:
-                ask("key")
-            took.append(own_s())
-            errors.append(type(told.value).__name__)
-            assert told.value.transient
+        for call in (asker.hit, asker.peek, asker.give_back, asker.reset) * 2:
+            with timed() as elapsed_s, pytest.raises(StoreError) as raised:
+                call("key")
+            took.append(elapsed_s())
+            errors.append(type(raised.value).__name__)
+            assert raised.value.transient
         print({"colour": colour, "outage": outage, "longest_s": round(max(took), 3), **Counter(errors)})
         assert max(took) < DEADLINE_S + SLACK_S
         if outage in ("stopped", "silent"):
@@ -100,7 +105,7 @@ def _answers(asker: Asker) -> bool:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_name_that_is_looked_up_for_long_holds_nobody_up_and_charges_nobody_later(
+def test_a_slow_name_lookup_delays_no_call_and_charges_none_later(
     server: Server, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_up, slow_s, looked_up = socket.getaddrinfo, 1.5, threading.Event()
@@ -127,7 +132,7 @@ def test_a_name_that_is_looked_up_for_long_holds_nobody_up_and_charges_nobody_la
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("limits", ["9/week bucket", "9/week log; 9/week"])
-def test_a_call_whose_reply_is_lost_is_charged_once_and_said_to_be_unknown(
+def test_a_call_whose_reply_is_lost_is_charged_once_and_reported_as_unknown(
     server: Server, proxy: TcpProxy, colour: str, limits: str
 ) -> None:
     with Asker(colour, limits, RedisStore(url_of(proxy.port))) as asker:
@@ -154,24 +159,24 @@ def test_lost_replies_are_never_repeated_by_the_guard(server: Server, proxy: Tcp
         asker.hit("loads")
         before = calls(server)
         proxy.swallow_replies()
-        told = [asker.hit("key") for _ in range(20)]
+        decisions = [asker.hit("key") for _ in range(20)]
         sent = calls(server) - before
         state = asker.store.breaker.state
         proxy.mend()
         left = on_the_server(asker, server, limits, "key")
         wait_for(lambda: asker.peek("key").degraded == "", BACK_WITHIN_S)
-    counts = {"asked": 20, "sent": sent, "charged": 50 - left, **Counter(decision.degraded for decision in told)}
+    counts = {"asked": 20, "sent": sent, "charged": 50 - left, **Counter(decision.degraded for decision in decisions)}
     print({"colour": colour, **counts})
     assert state == "open"
     # A thread's connection is closed with what it lost, and the next one does not come about.
     assert sent == 50 - left == (1 if colour == "sync" else FAILURES), "each was sent once, and none to an open breaker"
-    assert {decision.degraded for decision in told} == {"local"}
-    assert all(decision.allowed for decision in told)
-    assert [decision.remaining for decision in told] == list(range(49, 29, -1))
+    assert {decision.degraded for decision in decisions} == {"local"}
+    assert all(decision.allowed for decision in decisions)
+    assert [decision.remaining for decision in decisions] == list(range(49, 29, -1))
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_reply_that_comes_late_is_not_taken_for_the_next_one(server: Server, proxy: TcpProxy, colour: str) -> None:
+def test_a_late_reply_is_not_taken_for_the_next_one(server: Server, proxy: TcpProxy, colour: str) -> None:
     with Asker(colour, "1000/week bucket", RedisStore(url_of(proxy.port))) as asker:
         wait_for(lambda: _answers(asker))
         wrong = late = tries = 0
@@ -260,27 +265,27 @@ def test_an_outage_under_load_harms_no_request(
         breaker = asker.store.breaker
         wait_for(lambda: asker.hit("warm").degraded == "" and breaker.state == "closed")
         with load(asker, keys) as running:
-            running.wait_for(lambda answer: answer.told == "store")
+            running.wait_for(lambda answer: answer.decided_by == "store")
             begin = time.monotonic()
             with outage(kind, server, proxy):
-                opened_after_s = running.wait_for(lambda answer: answer.told == choice)
+                opened_after_s = running.wait_for(lambda answer: answer.decided_by == choice)
                 time.sleep(seconds)
                 end = time.monotonic()
             back_after_s = wait_for(lambda: breaker.state == "closed", BACK_WITHIN_S)
-            running.wait_for(lambda answer: answer.told == "store")
+            running.wait_for(lambda answer: answer.decided_by == "store")
             wait_for(lambda: _is_calm(running), BACK_WITHIN_S)
         away = running.since(begin + opened_after_s, end)
         figures = _figures(running, away)
     print({"colour": colour, "outage": kind, "choice": choice, "back after": round(back_after_s, 2), **figures})
     assert figures["failed"] == figures["waited too long"] == figures["wrongly refused"] == 0
-    assert {answer.told for answer in running.answers} <= {"store", choice}
+    assert {answer.decided_by for answer in running.answers} <= {"store", choice}
     assert len(away) > 200
     assert figures["held up while it was away"] <= len(keys) + 0.05 * len(away)
     assert figures["median while it was away, ms"] < 1000 * DEADLINE_S / 4
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_nobody_looks_for_a_store_that_was_closed(server: Server, colour: str) -> None:
+def test_a_closed_store_is_not_probed(server: Server, colour: str) -> None:
     with Asker(colour, "9/week", url_of(server.port)) as asker:
         wait_for(lambda: asker.peek("key").degraded == "")
         server.kill()
@@ -297,9 +302,9 @@ def _probes() -> list[threading.Thread]:
 
 
 def _is_calm(running: Load) -> bool:
-    """Whether the store decides again, all but for a few late replies of a busy machine."""
+    """Whether the store decides again, except for a few late replies of a busy machine."""
     latest = running.answers[-200:]
-    return sum(answer.told == "store" for answer in latest) >= 0.9 * len(latest)
+    return sum(answer.decided_by == "store" for answer in latest) >= 0.9 * len(latest)
 
 
 def _figures(running: Load, away: list[Answer]) -> dict[str, Any]:
@@ -320,7 +325,7 @@ def _figures(running: Load, away: list[Answer]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_what_was_used_before_an_outage_counts_after_it(server: Server, colour: str) -> None:
+def test_charges_before_an_outage_count_after_it(server: Server, colour: str) -> None:
     with Asker(colour, "10/week", url_of(server.port, remember="no")) as asker:
         wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed")
         assert [asker.hit("key").remaining for _ in range(4)] == [9, 8, 7, 6]
@@ -328,10 +333,10 @@ def test_what_was_used_before_an_outage_counts_after_it(server: Server, colour: 
         local = [asker.hit("other") for _ in range(12)]
         server.go_on()
         wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed", BACK_WITHIN_S)
-        told = [asker.hit("key") for _ in range(7)]
+        decisions = [asker.hit("key") for _ in range(7)]
     assert [decision.allowed for decision in local] == [True] * 10 + [False] * 2, "a limit holds without the store too"
-    assert [decision.allowed for decision in told] == [True] * 6 + [False]
-    assert {decision.degraded for decision in told} == {""}
+    assert [decision.allowed for decision in decisions] == [True] * 6 + [False]
+    assert {decision.degraded for decision in decisions} == {""}
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -340,36 +345,36 @@ def test_a_local_share_is_what_passes_of_each_key_while_the_store_is_away(server
         wait_for(lambda: asker.peek("key").degraded == "")
         server.kill()
         for key in ("one", "two"):
-            told = [asker.hit(key) for _ in range(15)]
-            assert [decision.allowed for decision in told] == [True] * 10 + [False] * 5
-            assert {decision.degraded for decision in told} == {"local"}
-            assert told[-1].retry_after is not None and told[-1].retry_after > 0
+            decisions = [asker.hit(key) for _ in range(15)]
+            assert [decision.allowed for decision in decisions] == [True] * 10 + [False] * 5
+            assert {decision.degraded for decision in decisions} == {"local"}
+            assert decisions[-1].retry_after is not None and decisions[-1].retry_after > 0
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_closed_refuses_with_a_moment_to_come_back_and_opens_by_itself(server: Server, colour: str) -> None:
+def test_closed_refuses_with_a_time_to_retry_and_reopens_by_itself(server: Server, colour: str) -> None:
     with Asker(colour, UNREACHED, url_of(server.port, on_error="closed")) as asker:
         wait_for(lambda: asker.hit("key").allowed)
         server.stop()
-        told = [asker.hit("key") for _ in range(30)]
+        decisions = [asker.hit("key") for _ in range(30)]
         looked = asker.peek("key", 0)
         server.go_on()
         back_s = wait_for(lambda: asker.hit("key").allowed, BACK_WITHIN_S)
-    waits = {decision.retry_after for decision in told}
-    print({"colour": colour, "refused": len(told), "retry_after": waits, "back after": round(back_s, 2)})
-    assert {(decision.allowed, decision.degraded) for decision in told} == {(False, "closed")}
+    waits = {decision.retry_after for decision in decisions}
+    print({"colour": colour, "refused": len(decisions), "retry_after": waits, "back after": round(back_s, 2)})
+    assert {(decision.allowed, decision.degraded) for decision in decisions} == {(False, "closed")}
     assert all(wait is not None and 0 < wait <= 10 for wait in waits)
     assert looked.allowed and looked.degraded == "closed", "nothing is asked for"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_is_not_there_yet_is_used_once_it_is(server: Server, colour: str) -> None:
+def test_a_server_that_does_not_exist_yet_is_used_once_it_does(server: Server, colour: str) -> None:
     server.kill()
     with Asker(colour, "3/week", url_of(server.port, remember="no")) as asker:
         with timed() as own_s:
-            told = [asker.hit("key") for _ in range(4)]
-        assert [decision.allowed for decision in told] == [True] * 3 + [False]
-        assert {decision.degraded for decision in told} == {"local"}
+            decisions = [asker.hit("key") for _ in range(4)]
+        assert [decision.allowed for decision in decisions] == [True] * 3 + [False]
+        assert {decision.degraded for decision in decisions} == {"local"}
         assert own_s() < FAILURES * DEADLINE_S + SLACK_S
         server.restart()
         wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed", BACK_WITHIN_S)
@@ -377,21 +382,21 @@ def test_a_server_that_is_not_there_yet_is_used_once_it_is(server: Server, colou
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_stands_in_line_is_answered_in_an_outage_too(server: Server, colour: str) -> None:
+def test_callers_in_line_get_a_decision_during_an_outage_too(server: Server, colour: str) -> None:
     with Asker(colour, "10/second bucket", url_of(server.port)) as asker:
         wait_for(lambda: asker.peek("key").degraded == "")
         server.stop()
         start = time.monotonic()
-        told = [asker.acquire("key", timeout=5) for _ in range(12)]
+        decisions = [asker.acquire("key", timeout=5) for _ in range(12)]
         took_s = time.monotonic() - start
         server.go_on()
     print({"colour": colour, "12 turns of 10 a second took": round(took_s, 2)})
-    assert all(told) and {decision.degraded for decision in told} == {"local"}
+    assert all(decisions) and {decision.degraded for decision in decisions} == {"local"}
     assert 0.15 < took_s < 5
 
 
 def test_the_return_of_a_server_is_no_stampede(server: Server) -> None:
-    """How many go through at each moment is held by tests/unit/test_breaker.py; here all of it, for real."""
+    """tests/unit/test_breaker.py checks how many calls pass at each moment; this test uses a real server."""
     with Asker("async", UNREACHED, url_of(server.port)) as asker:
         breaker = asker.store.breaker
         wait_for(lambda: asker.hit("warm").degraded == "" and breaker.state == "closed")
@@ -399,7 +404,7 @@ def test_the_return_of_a_server_is_no_stampede(server: Server) -> None:
         for _ in range(10):  # a busy machine may miss a deadline while it comes back; then it opens again
             with load(asker, keys, pause_s=0.01) as running:
                 server.stop()
-                running.wait_for(lambda answer: answer.told == "local")
+                running.wait_for(lambda answer: answer.decided_by == "local")
                 server.go_on()
                 wait_for(lambda: breaker.state != "open", BACK_WITHIN_S)
                 half_open, opened = time.monotonic(), breaker.opened
@@ -409,8 +414,8 @@ def test_the_return_of_a_server_is_no_stampede(server: Server) -> None:
                 break
         half_s = (closed - half_open) / 2
         halves = [running.since(half_open + part * half_s, half_open + (part + 1) * half_s) for part in range(2)]
-        asked = [sum(answer.told == "store" for answer in half) for half in halves]
-        shares = [round(number / max(1, len(half)), 2) for number, half in zip(asked, halves, strict=True)]
+        sent_counts = [sum(answer.decided_by == "store" for answer in half) for half in halves]
+        shares = [round(number / max(1, len(half)), 2) for number, half in zip(sent_counts, halves, strict=True)]
     print({"ramp_s": round(2 * half_s, 2), "share that asked the server": shares})
     assert breaker.opened == opened, "it never came back without another outage"
     assert shares[0] < 0.5 and shares[0] < shares[1]
@@ -428,11 +433,11 @@ def test_a_call_that_finds_no_connection_in_time_says_that_nothing_was_charged(s
 def test_idle_connections_that_a_network_has_forgotten_are_not_tried_one_by_one(
     server: Server, proxy: TcpProxy
 ) -> None:
-    """Whoever threw them away said nothing to either end, as a firewall does, or a host that died."""
+    """They were dropped without notice to either end, as by a firewall or a host that died."""
     with single() as other, Asker("sync", UNREACHED, url_of(proxy.port, on_error="closed")) as asker:
         assert asker.hit("key").degraded == ""
-        pool: Any = asker.raw.sync_link._opened()
-        for connection in [pool._opened() for _ in range(20)]:
+        pool: Any = asker.raw.sync_link._open_connections()
+        for connection in [pool._open_connection() for _ in range(20)]:
             pool._give_back(connection)
         server.stop()
         try:

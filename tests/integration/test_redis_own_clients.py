@@ -1,4 +1,4 @@
-"""Clients of the caller's own in a Cluster, in both colours, of each protocol, decoding or not."""
+"""Clients that the caller made for a Cluster, in both colours, of each protocol, decoding or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def options(request: pytest.FixtureRequest, nodes: Cluster) -> dict[str, Any]:
     return {"host": HOST, "port": nodes.servers[0].port, "protocol": protocol, "decode_responses": decodes}
 
 
-def test_a_client_of_a_cluster_for_threads_does_all_that_a_store_does(options: dict[str, Any]) -> None:
+def test_a_cluster_client_for_threads_supports_all_operations_of_a_store(options: dict[str, Any]) -> None:
     with redis.RedisCluster(**options) as client:
         store = RedisStore(client)
         store.warm_up()
@@ -49,7 +49,7 @@ def test_a_client_of_a_cluster_for_threads_does_all_that_a_store_does(options: d
         limiter.reset("key")
 
 
-def test_a_client_of_a_cluster_for_asyncio_does_all_that_a_store_does(options: dict[str, Any]) -> None:
+def test_a_cluster_client_for_asyncio_supports_all_operations_of_a_store(options: dict[str, Any]) -> None:
     async def run() -> None:
         async with redis.asyncio.RedisCluster(**options) as client:
             store = RedisStore(client)
@@ -75,9 +75,7 @@ def warned(caplog: pytest.LogCaptureFixture, client: Any) -> bool:
     return any("retry=Retry(NoBackoff(), 0)" in record.getMessage() for record in caplog.records)
 
 
-def test_a_client_that_would_send_a_lost_call_again_is_told_of(
-    nodes: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_would_repeat_a_lost_call_is_reported(nodes: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     port = nodes.servers[0].port
     with redis.Redis(port=port) as client, redis.RedisCluster(HOST, port) as in_cluster:
         assert warned(caplog, client)
@@ -91,7 +89,7 @@ def test_a_client_that_would_send_a_lost_call_again_is_told_of(
 
 @pytest.fixture
 def partial_nodes() -> Iterator[Cluster]:
-    """Servers that go on when one of them is away."""
+    """Servers that continue when one of them is down."""
     with cluster(replicas_each=0, options=("cluster-require-full-coverage no",)) as nodes:
         yield nodes
 
@@ -124,7 +122,7 @@ def keys_of(nodes: Cluster) -> dict[Server, str]:
 
 
 @pytest.mark.parametrize("outage", ["killed", "stopped"])
-def test_a_server_that_a_client_does_not_reach_keeps_no_other_from_deciding(
+def test_a_server_that_a_client_does_not_reach_does_not_keep_others_from_deciding(
     partial_nodes: Cluster, own: Asker, outage: str
 ) -> None:
     keys = keys_of(partial_nodes)

@@ -1,4 +1,4 @@
-"""Places in flight on Redis: a few leases in the field of their limit, more in sets, and no answer tells which."""
+"""Places in flight on Redis: a few leases in the field of their limit, more in sets, with the same decisions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def store(server: Server) -> Any:
 
 
 def sets_of(store: RedisStore) -> list[bytes]:
-    """The sorted sets of leases that are there."""
+    """The existing sorted sets of leases."""
     return [name for name in store.client.scan_iter(f"{store.prefix}*") if store.client.type(name) == b"zset"]
 
 
-def told(decision: Any) -> list[tuple[Any, ...]]:
+def fields_of(decision: Any) -> list[tuple[Any, ...]]:
     return [
         (limit.allowed, limit.remaining, limit.reset_after_us, limit.retry_after_us, limit.next_after_us)
         for limit in decision.limits
@@ -54,7 +54,7 @@ def standings(after: Any) -> list[tuple[int, int]]:
         (f"{MANY}; 40 concurrent", [1, 2, 5]),  # the scripts for any limits
     ],
 )
-def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
+def test_leases_in_the_field_and_in_sets_are_decided_as_in_memory(
     store: RedisStore, limits: str, costs: list[int]
 ) -> None:
     draw, seen_sets = random.Random(limits), set()
@@ -71,7 +71,7 @@ def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
             if what < (0.6 if busy else 0.1) or not held:
                 cost, lease_us = draw.choice(costs), draw.choice([SECOND, 5 * SECOND, 20 * SECOND])
                 answers = [each.reserve("key", cost, str(number), lease_us) for each in (own, right)]
-                assert told(answers[0].decision) == told(answers[1].decision), number
+                assert fields_of(answers[0].decision) == fields_of(answers[1].decision), number
                 held += [str(number)] if answers[0].decision else []
             elif what < 0.7:
                 name, more = draw.choice(held), draw.choice([0, 0, *costs])
@@ -85,13 +85,13 @@ def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
                 assert settled[0].outcome == settled[1].outcome, number
                 assert standings(settled[0].after) == standings(settled[1].after), number
             peeked = [each.peek("key") for each in (own, right)]
-            assert told(peeked[0]) == told(peeked[1]), number
+            assert fields_of(peeked[0]) == fields_of(peeked[1]), number
             if number % 5 == 0:
                 seen_sets.add(bool(sets_of(store)))
         assert seen_sets == {False, True}
 
 
-def test_sets_are_made_for_more_leases_than_the_field_takes_and_left_when_none_is_in_flight(store: RedisStore) -> None:
+def test_sets_are_used_for_more_leases_than_the_field_takes_until_none_is_in_flight(store: RedisStore) -> None:
     clock = ManualClock(START_US)
     with Holder("sync", "50 concurrent", store, scope="few", clock=clock) as holder:
         held = [holder.reserve("key", 1).id for _ in range(MOST_IN_FIELD)]

@@ -1,4 +1,4 @@
-"""Whatever a server, or a proxy before it, sends is a StoreError in time; the guard decides, and the breaker opens."""
+"""Any invalid reply of a server or proxy is a StoreError in time; the guard decides, and the breaker opens."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def url_of(kind: str, port: int) -> str:
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("kind", ["single", "sentinel", "cluster"])
 @pytest.mark.parametrize("named", REPLIES)
-def test_what_is_no_answer_is_a_store_error_in_time(named: str, kind: str, colour: str) -> None:
+def test_an_invalid_reply_is_a_store_error_in_time(named: str, kind: str, colour: str) -> None:
     with FakeServer(REPLIES[named]) as server:
         for text in ("5/minute bucket", "5/minute fixed; 7/hour"):
             with Asker(colour, text, RedisStore(url_of(kind, server.port))) as asker:
@@ -123,18 +123,18 @@ def test_the_guard_decides_and_its_breaker_opens(named: str, colour: str) -> Non
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-@pytest.mark.parametrize("ask", ["peek", "reset", "give_back", "hit_many", "read"])
-def test_nothing_else_that_is_asked_is_answered_by_it(ask: str, colour: str) -> None:
-    answers = {"give_back": ["an integer"], "read": ["nil"]}.get(ask, [])
+@pytest.mark.parametrize("method", ["peek", "reset", "give_back", "hit_many", "read"])
+def test_an_invalid_reply_is_not_taken_by_any_other_operation(method: str, colour: str) -> None:
+    answers = {"give_back": ["an integer"], "read": ["nil"]}.get(method, [])
     for named in ("nil", "an integer", "an array", "a text of no numbers", "a billion elements"):
         with (
             FakeServer(REPLIES[named]) as server,
             Asker(colour, "5/minute fixed", RedisStore(url_of("single", server.port))) as asker,
         ):
-            asks: Any = getattr(asker, ask)
+            call: Any = getattr(asker, method)
             if named not in answers:
                 with pytest.raises(StoreError):
-                    asks(["key", "other"] if ask == "hit_many" else "key")
+                    call(["key", "other"] if method == "hit_many" else "key")
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -181,9 +181,9 @@ def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(
         for field, value in client.hgetall(name).items():
             client.hset(name, field, (DAMAGE[damage] + value[24:])[: max(len(value), len(DAMAGE[damage]))])
         for _ in range(6):
-            told = asker.hit("damaged", 1)
-            assert told.degraded in ("", "local")
-            assert told.allowed or told.retry_after is None or told.retry_after >= 0
+            decision = asker.hit("damaged", 1)
+            assert decision.degraded in ("", "local")
+            assert decision.allowed or decision.retry_after is None or decision.retry_after >= 0
         assert asker.store.breaker.opened == 0, "other keys are asked"
         assert asker.hit("sound").degraded == ""
         asker.reset("damaged")
@@ -193,11 +193,11 @@ def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(
 
 LOG_END = struct.Struct("<dHHdIIIdIB15s")
 LOG_WORDS = ("base", "skip", "copied", "before", "swept", "start", "end", "offset", "expires_s", "form", "numbers")
-"""What stands behind the entries of a log that tells other fields of moved entries."""
+"""The data after the entries of a log that has moved entries in other fields."""
 
 
 def ending(**words: float) -> Any:
-    """A log whose end tells these words."""
+    """A log with these words at its end."""
 
     def change(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
         entries, end = fields[b"w0"][: -LOG_END.size], fields[b"w0"][-LOG_END.size :]
@@ -218,13 +218,13 @@ def of_all(change: Any) -> Any:
 
 
 WORK_S = 0.02
-"""The most that a call on a damaged log may cost the server, of its processor; a script without end takes seconds."""
+"""The most processor time that a call on a damaged log may cost the server; an endless script takes seconds."""
 
 LOG_DAMAGE: dict[str, Any] = {
     **{f"its own field cut to {left}": lambda fields, left=left: fields | {b"w0": fields[b"w0"][:left]}
        for left in (0, 1, 2, 16, 28, 36, 46, 60, 70, 84, 94, 100, 130)},
-    **{f"its own field without the first {gone}": lambda fields, gone=gone: fields | {b"w0": fields[b"w0"][gone:]}
-       for gone in (2, 10, 40, 50, 52, 60, 80, 100)},
+    **{f"its own field without the first {cut}": lambda fields, cut=cut: fields | {b"w0": fields[b"w0"][cut:]}
+       for cut in (2, 10, 40, 50, 52, 60, 80, 100)},
     "all fields cut to a half": of_all(lambda value: value[: len(value) // 2]),
     "all fields lengthened": of_all(lambda value: value + b"\0" * 30),
     "all fields lengthened in front": of_all(lambda value: b"\xff" * 30 + value),
@@ -281,15 +281,15 @@ def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script
         sound = client.hgetall(name)
         taken_s: list[float] = []
         assert len(sound) == (1 if entries == 5 else 5)
-        for ask in ("hit", "hit", "hit 20", "hit 30", "peek", "read", "give_back", "reset"):
+        for step in ("hit", "hit", "hit 20", "hit 30", "peek", "read", "give_back", "reset"):
             client.delete(name)
             client.hset(name, mapping=LOG_DAMAGE[damage](sound))
-            act, _, cost = ask.partition(" ")
-            asks: Any = getattr(asker, act)
+            act, _, cost = step.partition(" ")
+            call: Any = getattr(asker, act)
             for _ in range(3):
                 before_s, answer = server_s(client), None
                 with suppress(StoreKeyError):  # a script without end is a StoreTimeout
-                    answer = asks("damaged", int(cost)) if cost else asks("damaged")
+                    answer = call("damaged", int(cost)) if cost else call("damaged")
                 taken_s.append(server_s(client) - before_s)
                 if act == "hit" and answer is not None:
                     assert answer.allowed or answer.retry_after is None or answer.retry_after >= 0
@@ -303,12 +303,12 @@ def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script
 
 
 def server_s(client: Any) -> float:
-    """Seconds of the processor that a server has used: a busy machine does not lengthen them."""
+    """The processor time of a server in seconds, which does not depend on the load of the machine."""
     used = client.info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
-def test_a_damaged_state_is_named_as_such(server: Server) -> None:
+def test_a_damaged_state_is_reported_as_such(server: Server) -> None:
     client: Any = redis.Redis(port=server.port)
     with Asker("sync", "5/minute bucket", RedisStore(url_of("single", server.port))) as asker:
         asker.hit("key")
@@ -316,9 +316,9 @@ def test_a_damaged_state_is_named_as_such(server: Server) -> None:
         [(field, value)] = client.hgetall(name).items()
         for state in (struct.pack("<dd", NAN, NAN) + value[16:], b"x"):
             client.hset(name, field, state)
-            for ask in (asker.hit, asker.peek, asker.read):
+            for call in (asker.hit, asker.peek, asker.read):
                 with pytest.raises(StoreKeyError, match="another program wrote it"):
-                    ask("key")
+                    call("key")
     client.close()
 
 
@@ -363,7 +363,7 @@ def test_a_damaged_record_of_a_hold_is_an_answer_or_an_error_of_that_hold_alone(
     errors: dict[str, str] = {}
     with Limiter(text, store=raw) as limiter:
         for damage, change in RECORD_DAMAGE.items():
-            for ask in (
+            for call in (
                 limiter.commit,
                 lambda whole: limiter.commit(whole, 3),
                 limiter.extend,
@@ -373,7 +373,7 @@ def test_a_damaged_record_of_a_hold_is_an_answer_or_an_error_of_that_hold_alone(
                 [name] = client.scan_iter(match=f"{raw.prefix}:*:hold/*", count=1000)
                 client.set(name, change(client.get(name)))
                 try:
-                    ask(held.id)
+                    call(held.id)
                 except (StoreKeyError, ArgumentError):  # some damages make a debt too large
                     pass
                 except StoreError as error:
@@ -385,7 +385,7 @@ def test_a_damaged_record_of_a_hold_is_an_answer_or_an_error_of_that_hold_alone(
 
 
 NUMBERS = 27
-"""Bytes behind the leases of a field: which digits have sets, when it expires, the limit's numbers."""
+"""Bytes after the leases of a field: the digits that have sets, the expiry, the limit's numbers."""
 
 PLACES_DAMAGE: dict[str, Any] = {
     "a word": lambda field: b"hello",
@@ -411,7 +411,7 @@ def test_damaged_places_are_an_answer_or_an_error_of_their_key_and_no_endless_sc
             held = limiter.reserve("damaged")
             [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*", count=1000)
             client.hset(name, "p0", PLACES_DAMAGE[damage](client.hget(name, "p0")))
-            asks: dict[str, Callable[[], object]] = {
+            call: dict[str, Callable[[], object]] = {
                 "peek": lambda: limiter.peek("damaged", 0),
                 "reserve": lambda: limiter.reserve("damaged"),
                 "acquire": lambda: limiter.acquire("damaged", timeout=0, lease=5),
@@ -420,7 +420,7 @@ def test_damaged_places_are_an_answer_or_an_error_of_their_key_and_no_endless_sc
                 "reset": lambda: None,
             }
             with suppress(StoreKeyError):  # a script without end is a StoreTimeout
-                asks[act]()
+                call[act]()
             limiter.reset("damaged")
             assert limiter.peek("damaged", 0).remaining == 3, "it is sound once it was forgotten"
     client.close()
@@ -439,9 +439,9 @@ def test_a_hold_of_a_damaged_window_is_an_answer_or_an_error_of_its_key_alone(se
                 for field, value in client.hgetall(name).items():
                     if field != b"+":
                         client.hset(name, field, (DAMAGE[damage] + value[24:])[: max(len(value), len(DAMAGE[damage]))])
-                for ask in (held.extend, partial(held.extend, more=1), partial(held.commit, actual)):
+                for call in (held.extend, partial(held.extend, more=1), partial(held.commit, actual)):
                     try:
-                        ask()
+                        call()
                     except (StoreKeyError, ArgumentError):
                         pass
                     except StoreError as error:
@@ -465,7 +465,7 @@ EPOCH_DAMAGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", EPOCH_DAMAGE)
-def test_what_is_damaged_of_the_holds_of_a_key_is_sound_after_a_reset(server: Server, damage: str) -> None:
+def test_damaged_holds_of_a_key_are_sound_after_a_reset(server: Server, damage: str) -> None:
     client: Any = redis.Redis(port=server.port)
     raw = RedisStore(f"redis://{HOST}:{server.port}/0?timeout=5s", prefix=f"r{os.getpid()}-{next(_prefixes)}")
     with Limiter("5/minute bucket; 3 concurrent", store=raw, name="api") as limiter:
@@ -506,7 +506,7 @@ def test_places_in_sets_that_never_end_are_no_endless_script(server: Server) -> 
     client.close()
 
 
-def test_a_settlement_that_cannot_be_sent_holds_up_no_other(server: Server) -> None:
+def test_a_settlement_that_cannot_be_sent_blocks_no_other(server: Server) -> None:
     client: Any = redis.Redis(port=server.port)
     prefix = f"r{os.getpid()}-{next(_prefixes)}"
     with Limiter("5/minute bucket", store=f"redis://{HOST}:{server.port}/0?timeout=5s&prefix={prefix}") as limiter:
@@ -519,8 +519,8 @@ def test_a_settlement_that_cannot_be_sent_holds_up_no_other(server: Server) -> N
         ]
         client.set(name, client.get(name)[:16] + struct.pack("<d", INF) + client.get(name)[24:32] + b"\xff" * 60)
         for held in (damaged, sound):
-            store.kept.add(held.id, (0,), None, None)  # as in an outage
-        store.kept.close()
+            store.pending_settlements.add(held.id, (0,), None, None)  # as in an outage
+        store.pending_settlements.close()
         assert (store.stats().sent_later, store.stats().lost) == (1, 1)
         assert limiter.peek("sound", 0).remaining == 5
     client.close()

@@ -1,4 +1,4 @@
-"""Resets of keys on Redis whose holds have places in flight under other keys: what is asked, and what stays behind."""
+"""Resets of keys on Redis whose holds have places in flight under other keys: the calls, and the remaining keys."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def names(store: RedisStore, what: bytes) -> list[bytes]:
     return sorted(name for name in store.client.scan_iter(f"{store.prefix}:*") if what in name)
 
 
-def test_an_event_loop_frees_them_as_threads_do(store: RedisStore) -> None:
+def test_an_event_loop_frees_them_like_threads(store: RedisStore) -> None:
     async def reset() -> None:
         bound: Any = store.bind_async(LIMITS)
         user: Any = store.bind_async(_USER)
         held = [await hold(bound, "ann", "blue") for _ in range(3)]
         assert (await bound.commit(held[0].id, (1, 2))).outcome == "settled"
         assert await user.reset(("ann",))
-        told = await bound.decide(Operation(("ann", "blue"), (0, 0), commit=False))
-        assert [reading.remaining for reading in told.limits] == [99, 99, 93, 9]
+        decision = await bound.decide(Operation(("ann", "blue"), (0, 0), commit=False))
+        assert [reading.remaining for reading in decision.limits] == [99, 99, 93, 9]
         assert (await bound.commit(held[1].id, (0, 0))).outcome == "unknown"
         await store.aclose()
 
@@ -79,7 +79,7 @@ def test_a_hold_that_is_settled_or_reset_leaves_no_list_behind(store: RedisStore
     store.clear()
 
 
-def test_a_refusal_that_takes_back_leaves_no_list_behind(store: RedisStore) -> None:
+def test_a_refusal_that_undoes_charges_leaves_no_list_behind(store: RedisStore) -> None:
     bound = store.bind(LIMITS)
     for user in ("ann", "ben", "cid", "dan"):
         assert hold(bound, user, "blue").decision.allowed
@@ -88,7 +88,7 @@ def test_a_refusal_that_takes_back_leaves_no_list_behind(store: RedisStore) -> N
     store.clear()
 
 
-def test_a_list_forgets_holds_whose_leases_are_over_and_expires(store: RedisStore) -> None:
+def test_a_list_forgets_holds_whose_leases_have_ended_and_expires(store: RedisStore) -> None:
     clock = ManualClock(START_US)
     bound = store.bind(LIMITS, clock=clock)
     for _ in range(8):
@@ -111,15 +111,15 @@ def test_holds_of_one_rule_or_without_places_have_no_list(store: RedisStore) -> 
 def test_a_reset_keeps_the_places_of_holds_that_it_does_not_forget(store: RedisStore) -> None:
     bound, user = store.bind(LIMITS), store.bind(_USER)
     other = store.bind([*name_limits(parse_limits("9/hour leaky 9"), scope="other", name="other"), *_TEAM])
-    kept = hold(other, "ann", "blue")
+    remaining_hold = hold(other, "ann", "blue")
     hold(bound, "ann", "blue")
     assert user.reset(("ann",))
     assert left(bound, "ann", "blue")[-1] == 7
-    assert other.commit(kept.id, (1, 2)).outcome == "settled" and left(bound, "ann", "blue")[-1] == 9
+    assert other.commit(remaining_hold.id, (1, 2)).outcome == "settled" and left(bound, "ann", "blue")[-1] == 9
     store.clear()
 
 
-def test_the_rights_that_the_docs_tell_suffice_for_holds_of_several_keys(server: Server) -> None:
+def test_the_rights_in_the_docs_suffice_for_holds_of_several_keys(server: Server) -> None:
     prefix = f"rights-of-resets{next(_prefixes)}"
     rights = [f"+{right}" for right in RIGHTS]
     server.cli("ACL", "SETUSER", "resetter", "reset", "on", ">reset-pass", f"~{prefix}:*", "-@all", *rights)

@@ -1,4 +1,4 @@
-"""A user with few rights, on a database of another number and in a Cluster: those that docs/redis.md lists suffice."""
+"""A user with few rights, on another database and in a Cluster: the rights in docs/redis.md suffice."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def nodes() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize(("option", "right"), [("db=3", "select"), ("client_name=shop", "client|setname")])
-def test_an_option_of_the_connection_needs_a_right_which_the_error_tells(option: str, right: str, colour: str) -> None:
+def test_an_option_of_the_connection_needs_a_right_that_the_error_names(option: str, right: str, colour: str) -> None:
     with single() as server:
         url = f"{url_of(server).removesuffix('/0')}?timeout=10s&{option}"
         let([server], *RIGHTS)
         with (
             Asker(colour, "5/week", RedisStore(url)) as asker,
-            pytest.raises(StoreError, match=rf"NOPERM; what it may not run is {right.replace('|', '.')}\)"),
+            pytest.raises(StoreError, match=rf"NOPERM; the denied command is {right.replace('|', '.')}\)"),
         ):
             asker.hit("key")
         let([server], *RIGHTS, right)

@@ -1,4 +1,4 @@
-"""Sentinels that ask for a user and a password of their own, beside those of the servers."""
+"""Sentinels that require their own user and password, beside those of the servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis_servers import SERVICE, Sentinels, sentinels
 from headgate import RedisStore, StoreError, StoreUnavailable
 
 PASSWORD = "open/sesame @:#?%"
-"""Of the Sentinels; `WRITTEN` is what it is in a URL."""
+"""The password of the Sentinels; `WRITTEN` is its form in a URL."""
 
 WRITTEN = "open%2Fsesame+%40%3A%23%3F%25"
 PATIENT = "timeout=10s"
@@ -20,7 +20,7 @@ PATIENT = "timeout=10s"
 
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Sentinels]:
-    """One server with a user of its own, and a Sentinel that knows other users."""
+    """One server with its own user, and a Sentinel with other users."""
     with sentinels(replicas=0, quorum=1, watchers=1, sentinel_password=PASSWORD) as watched:
         watched.servers[0].cli("ACL", "SETUSER", "shop", "on", ">till", "~hg:*", "&*", "+@all")
         watched.watchers[0].cli("ACL", "SETUSER", "asking", "on", f">{PASSWORD}", "-@all", "+sentinel|masters")
@@ -35,7 +35,7 @@ def url_of(watched: Sentinels, *options: str) -> str:
 
 @pytest.mark.parametrize("user", ["", "sentinel_username=default", "sentinel_username=asking"])
 @pytest.mark.parametrize("colour", COLOURS)
-def test_sentinels_are_asked_with_their_own_user_and_password(watched: Sentinels, colour: str, user: str) -> None:
+def test_sentinels_are_queried_with_their_own_user_and_password(watched: Sentinels, colour: str, user: str) -> None:
     options = [each for each in (user, f"sentinel_password={WRITTEN}") if each]
     with Asker(colour, "2/week", RedisStore(url_of(watched, *options))) as asker:
         assert [asker.hit(f"{colour} {user}").allowed for _ in range(3)] == [True, True, False]
@@ -52,16 +52,16 @@ def test_sentinels_are_asked_with_their_own_user_and_password(watched: Sentinels
     ],
 )
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_user_or_password_that_sentinels_do_not_take_is_told_and_never_shown(
+def test_a_user_or_password_that_sentinels_refuse_is_reported_and_never_shown(
     watched: Sentinels, colour: str, options: tuple[str, ...]
 ) -> None:
     with (
         Asker(colour, "2/week", RedisStore(url_of(watched, *options))) as asker,
-        pytest.raises(StoreUnavailable, match="a Sentinel asks for another user or password") as told,
+        pytest.raises(StoreUnavailable, match="a Sentinel requires another user or password") as raised,
     ):
         asker.hit("key")
-    assert SERVICE in str(told.value) and "sentinel_password" in str(told.value)
-    shown = "".join(traceback.format_exception(told.value))
+    assert SERVICE in str(raised.value) and "sentinel_password" in str(raised.value)
+    shown = "".join(traceback.format_exception(raised.value))
     assert not any(secret in shown for secret in (PASSWORD, "shibboleth", "till"))
 
 
@@ -76,7 +76,7 @@ def test_a_right_that_the_user_at_the_sentinels_lacks_is_named(watched: Sentinel
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_sentinels_that_ask_for_a_password_over_tls_name_a_new_primary(colour: str) -> None:
+def test_sentinels_that_require_a_password_over_tls_name_a_new_primary(colour: str) -> None:
     with sentinels(replicas=1, sentinel_password=PASSWORD, tls=True) as watched:
         options = f"sentinel_password={WRITTEN}&ssl_ca_certs={watched.servers[0].ca_file}"
         with Asker(colour, "2/week", RedisStore(f"{watched.url}?{PATIENT}&{options}")) as asker:

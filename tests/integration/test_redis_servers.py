@@ -38,7 +38,7 @@ def eventually(true: Callable[[], bool], within_s: float = 10) -> bool:
 
 
 def exists(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Whether a process exists and has not ended."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -53,7 +53,7 @@ def refused(port: int) -> bool:
     return False
 
 
-def test_a_single_server_answers_and_is_gone_at_the_end() -> None:
+def test_a_single_server_answers_and_has_ended_after_the_block() -> None:
     with single() as server:
         assert server.cli("PING")
         assert redis.Redis.from_url(server.url).ping()
@@ -133,12 +133,12 @@ def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         pass
 
 
-def test_a_config_that_is_wrong_is_told() -> None:
+def test_a_wrong_config_is_reported() -> None:
     with pytest.raises(ChildProcessError, match="no-such-option"), single("no-such-option yes"):
         pass
 
 
-def test_a_password_is_in_the_url_and_is_asked_for() -> None:
+def test_a_password_is_in_the_url_and_is_required() -> None:
     with single(password="a b/@") as server:
         with redis.Redis.from_url(server.url) as known:
             assert known.ping()
@@ -197,15 +197,15 @@ def test_a_slot_moves_with_its_keys_and_is_seen_half_migrated(nodes: Cluster) ->
     source.cli("SET", KEY, "7")
     seen: list[str] = []
 
-    def look() -> None:
-        with pytest.raises(redis.ResponseError, match=rf"^{SLOT} 127.0.0.1:{target.port}") as asked:
+    def check_redirection() -> None:
+        with pytest.raises(redis.ResponseError, match=rf"^{SLOT} 127.0.0.1:{target.port}") as raised:
             source.cli("GET", KEY)
-        seen.append(type(asked.value).__name__)
+        seen.append(type(raised.value).__name__)
         with redis.RedisCluster("127.0.0.1", source.port) as everybody:
             assert everybody.incr(KEY) == 8
             assert everybody.set(other, "new")
 
-    nodes.migrate_slot(SLOT, target, pause=look)
+    nodes.migrate_slot(SLOT, target, pause=check_redirection)
     assert seen == ["AskError"]
     assert nodes.owner_of(SLOT) is target
     assert (target.cli("GET", KEY), target.cli("GET", other)) == ("8", "new")
@@ -275,7 +275,7 @@ def test_a_cut_link_resets_and_refuses_until_it_is_mended(proxy: TcpProxy) -> No
         assert again.ping()
 
 
-def test_a_silent_link_accepts_and_says_nothing_until_it_is_mended(proxy: TcpProxy, server: Server) -> None:
+def test_a_silent_link_accepts_and_sends_nothing_until_it_is_mended(proxy: TcpProxy, server: Server) -> None:
     with client(proxy.port, timeout_s=0.2) as patient, client(proxy.port, timeout_s=0.2) as fresh:
         assert patient.ping()
         before = server.cli("INFO", "stats")["total_connections_received"]
@@ -285,11 +285,11 @@ def test_a_silent_link_accepts_and_says_nothing_until_it_is_mended(proxy: TcpPro
                 each.set("silent", "1")
         assert server.cli("INFO", "stats")["total_connections_received"] == before + 1, "that of who asks this"
         proxy.mend()
-        # Both have given up their connections, and what they asked never arrives.
+        # Both have closed their connections, and their requests never arrive.
         assert patient.get("silent") is None and fresh.ping()
 
 
-def test_a_silent_link_delivers_late_to_whoever_has_waited(proxy: TcpProxy) -> None:
+def test_a_silent_link_delivers_late_to_clients_that_have_waited(proxy: TcpProxy) -> None:
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.2) as plain:
         proxy.silence()
         plain.sendall(b"PING\r\n")
@@ -300,7 +300,7 @@ def test_a_silent_link_delivers_late_to_whoever_has_waited(proxy: TcpProxy) -> N
         assert plain.recv(100) == b"+PONG\r\n"
 
 
-def test_lost_replies_are_of_requests_that_were_done(proxy: TcpProxy, server: Server) -> None:
+def test_lost_replies_are_of_requests_that_were_executed(proxy: TcpProxy, server: Server) -> None:
     server.cli("DEL", "count")
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.2) as plain, client(proxy.port, 0.2) as known:
         assert known.ping()

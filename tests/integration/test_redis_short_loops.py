@@ -1,4 +1,4 @@
-"""Event loops that end after one request, as `asyncio.run` makes them: nothing is left open, and an outage ends."""
+"""Event loops that end after one request, as with `asyncio.run`: nothing is left open, and outages end."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_loops_that_end_without_closing_their_store_leave_no_connection(server: 
         "1000000/hour", store=RedisStore(f"redis://127.0.0.1:{server.port}/0?timeout=10s"), name="loops"
     )
 
-    async def ask() -> bool:
+    async def hit_once() -> bool:
         return bool(await limiter.hit("key"))
 
     before = _connections(server)
     gc.disable()  # what is closed is closed at once, not where the collector happens to come
     try:
         for _ in range(LOOPS):
-            assert asyncio.run(ask())
+            assert asyncio.run(hit_once())
         left = _connections(server) - before
     finally:
         gc.enable()
@@ -109,7 +109,7 @@ def test_each_lifespan_of_a_middleware_closes_what_it_opened(server: Server) -> 
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_outage_ends_though_no_loop_lasts_until_a_probe(server: Server) -> None:
+def test_an_outage_ends_although_no_loop_lasts_until_a_probe(server: Server) -> None:
     limiter = limiter_on(server)
     guard: Any = limiter.store
     assert asyncio.run(hit(limiter)) == ""
@@ -124,7 +124,7 @@ def test_an_outage_ends_though_no_loop_lasts_until_a_probe(server: Server) -> No
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_settlement_that_is_kept_is_sent_though_its_loop_has_ended(server: Server) -> None:
+def test_a_stored_settlement_is_sent_although_its_loop_has_ended(server: Server) -> None:
     limiter = limiter_on(server, "3 concurrent")
     guard: Any = limiter.store
 
@@ -150,7 +150,7 @@ def test_a_settlement_that_is_kept_is_sent_though_its_loop_has_ended(server: Ser
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_whose_turn_it_is_is_heard_after_a_loop_that_ended_with_a_caller_in_line(server: Server) -> None:
+def test_calls_to_tickets_are_received_after_a_loop_that_ended_with_a_caller_in_line(server: Server) -> None:
     store = RedisStore(redis.asyncio.Redis(port=server.port))
 
     async def waits(*, until_it_listens: bool) -> None:
@@ -170,7 +170,7 @@ def test_whose_turn_it_is_is_heard_after_a_loop_that_ended_with_a_caller_in_line
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_ends_at_whatever_step_of_a_call_it_is_told_to(server: Server) -> None:
+def test_a_loop_ends_at_any_step_of_a_call(server: Server) -> None:
     code = """
 import asyncio, sys
 import redis.asyncio

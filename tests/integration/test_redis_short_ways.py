@@ -1,4 +1,4 @@
-"""Holds of new ids and settlings of few limits on Redis, which take a shorter way than all others, in both colours."""
+"""Holds under new ids and settlements of few limits on Redis, which take a shorter path, in both colours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(params=COLOURS)
 def limiter_of(request: pytest.FixtureRequest, server: Server) -> Iterator[Callable[..., Ask]]:
-    """Makes limiters of one store in each colour: asked by a method's name and its arguments."""
+    """Makes limiters of one store in each colour, which are called by a method's name and its arguments."""
     loop = Loop() if request.param == "async" else None
     prefix, stores = f"short{next(_prefixes)}", []
 
@@ -32,11 +32,11 @@ def limiter_of(request: pytest.FixtureRequest, server: Server) -> Iterator[Calla
         stores.append(store)
         limiter: Any = (Limiter if loop is None else AsyncLimiter)(limits, store=store, name="short")
 
-        def ask(method: str, *arguments: Any, **options: Any) -> Any:
-            told = getattr(limiter, method)(*arguments, **options)
-            return told if loop is None else loop.run(told)
+        def call(method: str, *arguments: Any, **options: Any) -> Any:
+            outcome = getattr(limiter, method)(*arguments, **options)
+            return outcome if loop is None else loop.run(outcome)
 
-        return ask
+        return call
 
     yield make
     for store in stores:
@@ -48,55 +48,59 @@ def limiter_of(request: pytest.FixtureRequest, server: Server) -> Iterator[Calla
         loop.close()
 
 
-def left(told: Any) -> list[int]:
-    return [each.remaining for each in told]
+def left(decisions: Any) -> list[int]:
+    return [reading.remaining for reading in decisions]
 
 
 @pytest.mark.parametrize("actual", [None, 0, 1, 2, 5])
-def test_a_hold_of_a_new_id_is_made_and_settled_as_one_of_a_name(
+def test_a_hold_under_a_new_id_is_made_and_settled_like_a_named_one(
     limiter_of: Callable[..., Ask], actual: int | None
 ) -> None:
-    ask = limiter_of(LIMITS)
-    new, named = ask("reserve", "new", 2), ask("reserve", "named", 2, id="name")
+    call = limiter_of(LIMITS)
+    new, named = call("reserve", "new", 2), call("reserve", "named", 2, id="name")
     assert left(new.decision.limits) == left(named.decision.limits) == [98, 7, 98]
-    settled = [ask("commit", each.id, actual) for each in (new, named)]
+    settled = [call("commit", hold.id, actual) for hold in (new, named)]
     spent = 2 if actual is None else actual
-    for each in settled:
-        assert (each.outcome, each.actual, left(each.after)) == ("settled", spent, [100 - spent, 9, 100 - spent])
-    again = [ask("commit", each.id, 9) for each in (new, named)]
-    assert [(each.outcome, each.actual) for each in again] == [("already settled", spent)] * 2
-    assert left(ask("peek", "new", 0).limits) == left(ask("peek", "named", 0).limits) == [100 - spent, 9, 100 - spent]
+    for settlement in settled:
+        assert (settlement.outcome, settlement.actual, left(settlement.after)) == (
+            "settled",
+            spent,
+            [100 - spent, 9, 100 - spent],
+        )
+    repeated = [call("commit", hold.id, 9) for hold in (new, named)]
+    assert [(hold.outcome, hold.actual) for hold in repeated] == [("already settled", spent)] * 2
+    assert left(call("peek", "new", 0).limits) == left(call("peek", "named", 0).limits) == [100 - spent, 9, 100 - spent]
 
 
 def test_a_refusal_holds_nothing_under_a_new_id(limiter_of: Callable[..., Ask]) -> None:
-    ask = limiter_of(LIMITS)
-    refused = ask("reserve", "key", 10)
+    call = limiter_of(LIMITS)
+    refused = call("reserve", "key", 10)
     assert not refused.decision and refused.decision.retry_after is None
-    assert ask("commit", refused.id, 0).outcome == "unknown"
-    assert left(ask("peek", "key", 0).limits) == [100, 9, 100]
+    assert call("commit", refused.id, 0).outcome == "unknown"
+    assert left(call("peek", "key", 0).limits) == [100, 9, 100]
 
 
 def test_a_hold_is_settled_when_its_numbers_have_changed(limiter_of: Callable[..., Ask]) -> None:
     reserved = limiter_of(LIMITS)("reserve", "key", 3)
-    ask = limiter_of("200/week bucket; 8 concurrent; 100/week log")
-    ask("reserve", "key", 1)  # the states have the new numbers now
-    assert ask("commit", reserved.id, 1).outcome == "settled"
-    assert left(ask("peek", "key", 0).limits)[1:] == [7, 98]
+    call = limiter_of("200/week bucket; 8 concurrent; 100/week log")
+    call("reserve", "key", 1)  # the states have the new numbers now
+    assert call("commit", reserved.id, 1).outcome == "settled"
+    assert left(call("peek", "key", 0).limits)[1:] == [7, 98]
 
 
-def test_what_a_short_way_refuses_is_told_as_the_long_one_does(limiter_of: Callable[..., Ask]) -> None:
-    ask = limiter_of(LIMITS)
+def test_the_short_path_raises_the_same_errors_as_the_long_one(limiter_of: Callable[..., Ask]) -> None:
+    call = limiter_of(LIMITS)
     for wrong in (("reserve", "", 1), ("reserve", "key", -1), ("commit", "no id", 1)):
         with pytest.raises(ArgumentError):
-            ask(*wrong)
-    reserved = ask("reserve", "key", 1)
+            call(*wrong)
+    reserved = call("reserve", "key", 1)
     with pytest.raises(ArgumentError, match="debt"):
-        ask("commit", reserved.id, 2**52)
-    assert ask("commit", reserved.id, 1).outcome == "settled"
+        call("commit", reserved.id, 2**52)
+    assert call("commit", reserved.id, 1).outcome == "settled"
 
 
 def test_a_hold_whose_reply_is_lost_has_an_id_to_settle_it_by(limiter_of: Callable[..., Ask]) -> None:
-    ask = limiter_of(LIMITS, "redis://127.0.0.1:1")
-    with pytest.raises(StoreError) as lost:
-        ask("reserve", "key", 1)
-    assert limiter_of(LIMITS)("commit", lost.value.hold_id, 0).outcome == "unknown"
+    call = limiter_of(LIMITS, "redis://127.0.0.1:1")
+    with pytest.raises(StoreError) as raised:
+        call("reserve", "key", 1)
+    assert limiter_of(LIMITS)("commit", raised.value.hold_id, 0).outcome == "unknown"

@@ -1,4 +1,4 @@
-"""A Cluster of which one server does not answer: its keys are decided without it, and all others by their servers."""
+"""A Cluster in which one server does not answer: its keys are decided without it, all others by their servers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def keys_of(nodes: Cluster) -> dict[Server, str]:
 
 
 def decided(asker: Asker, key: str) -> str:
-    """What decided in place of the store."""
+    """What decided instead of the store."""
     place: str = asker.reserve(key, lease=60).decision.degraded
     return place
 
 
 @pytest.mark.parametrize("outage", ["killed", "stopped"])
-def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_one_that_is_away(
+def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_silent_one(
     nodes: Cluster, asker: Asker, outage: str
 ) -> None:
     keys = keys_of(nodes)
@@ -66,7 +66,7 @@ def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_one_t
     wait_for(lambda: decided(asker, keys[away]) == "", 20)
 
 
-def test_holds_that_a_silent_server_was_not_asked_for_are_settled_here_alone(nodes: Cluster, asker: Asker) -> None:
+def test_holds_that_were_not_sent_to_a_silent_server_are_settled_locally(nodes: Cluster, asker: Asker) -> None:
     key, away = keys_of(nodes)[nodes.servers[0]], nodes.servers[0]
     away.kill()
     for _ in range(50):
@@ -75,53 +75,53 @@ def test_holds_that_a_silent_server_was_not_asked_for_are_settled_here_alone(nod
     assert asker.store.stats().kept < 20, "those that may have reached it"
 
 
-def test_a_server_that_is_full_keeps_no_other_from_deciding(nodes: Cluster, asker: Asker) -> None:
+def test_a_full_server_does_not_keep_others_from_deciding(nodes: Cluster, asker: Asker) -> None:
     keys = keys_of(nodes)
     full, *others = nodes.servers
     full.cli("CONFIG", "SET", "maxmemory", 1)
-    told = [decided(asker, keys[full]) for _ in range(30)]
-    assert set(told) == {"local"}
+    degraded = [decided(asker, keys[full]) for _ in range(30)]
+    assert set(degraded) == {"local"}
     assert [decided(asker, keys[other]) for other in others] == ["", ""]
     full.cli("CONFIG", "SET", "maxmemory", 0)
     wait_for(lambda: decided(asker, keys[full]) == "", 20)
 
 
-def test_a_cluster_that_is_away_as_a_whole_opens_the_breaker_and_is_back_with_its_first_servers(
+def test_an_unavailable_cluster_opens_the_breaker_and_is_back_with_its_first_servers(
     nodes: Cluster, asker: Asker
 ) -> None:
     keys = keys_of(nodes)
-    gone, *others = nodes.servers
+    dead, *others = nodes.servers
     for server in nodes.servers:
         server.stop()
     wait_for(lambda: decided(asker, keys[others[0]]) == "local" and asker.store.breaker.state == "open", 20)
     for server in others:
         server.go_on()
     wait_for(lambda: [decided(asker, keys[other]) for other in others] == ["", ""], 20)
-    gone.go_on()
+    dead.go_on()
 
 
-def test_event_loops_that_each_serve_one_request_know_together_which_server_is_silent(nodes: Cluster) -> None:
+def test_event_loops_that_each_serve_one_request_share_which_servers_are_silent(nodes: Cluster) -> None:
     keys, away = keys_of(nodes), nodes.servers[0]
     limiter = AsyncLimiter("100/week bucket", store=f"{nodes.url}?timeout=100ms&connect_timeout=500ms&remember=no")
 
-    async def ask(key: str) -> str:
+    async def hit(key: str) -> str:
         try:
             return (await limiter.hit(key)).degraded
         finally:
             await limiter.store.aclose()  # the connections of this loop
 
-    asyncio.run(ask(keys[away]))
+    asyncio.run(hit(keys[away]))
     away.stop()
     with timed() as took_s:
-        told = [asyncio.run(ask(keys[away])) for _ in range(30)]
-    assert set(told) == {"local"}
+        degraded = [asyncio.run(hit(keys[away])) for _ in range(30)]
+    assert set(degraded) == {"local"}
     assert took_s() < 15 * 0.3
     away.go_on()
 
 
 @contextmanager
 def behind_a_silent_one(kind: str) -> Iterator[str]:
-    """The URL of a Cluster or of Sentinels of which the first does not answer, and all deadlines are the same."""
+    """The URL of a Cluster or of Sentinels whose first server does not answer, with equal deadlines."""
     with ExitStack() as running:
         if kind == "sentinel":
             ports, path = running.enter_context(sentinels()).sentinel_ports, f"{SERVICE}/0"
@@ -135,6 +135,6 @@ def behind_a_silent_one(kind: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_a_first_server_that_does_not_answer_leaves_time_to_ask_the_next_one(kind: str, colour: str) -> None:
+def test_a_first_server_that_does_not_answer_leaves_time_for_the_next_one(kind: str, colour: str) -> None:
     with behind_a_silent_one(kind) as url, Asker(colour, "7/minute log", url) as asker:
         assert asker.hit("key").degraded == ""

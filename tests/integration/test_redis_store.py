@@ -1,4 +1,4 @@
-"""The Redis store on one real server: exact under any crowd, one call a decision, and clear about what is wrong."""
+"""The Redis store on one real server: exact under any load, one call a decision, and with clear errors."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ FIVE = "100/minute; 1000/hour; 5000/day fixed; 900/hour log; 70/second bucket"
 
 
 def raw(url: str, *, timeout: str = "10s") -> RedisStore:
-    """A store of its own, on a server that others use."""
+    """A store with its own prefix on a shared server."""
     return RedisStore(f"{url}{'&' if '?' in url else '?'}timeout={timeout}", prefix=f"t{os.getpid()}-{next(_prefixes)}")
 
 
 def guarded(url: str, *, timeout: str = "10s", **options: str) -> str:
-    """The URL of a guarded store of its own."""
-    told = "".join(f"&{name}={value}" for name, value in options.items())
+    """The URL of a guarded store with its own prefix."""
+    parameters = "".join(f"&{name}={value}" for name, value in options.items())
     mark = "&" if "?" in url else "?"
-    return f"{url}{mark}timeout={timeout}&prefix=t{os.getpid()}-{next(_prefixes)}{told}"
+    return f"{url}{mark}timeout={timeout}&prefix=t{os.getpid()}-{next(_prefixes)}{parameters}"
 
 
 def names(asker: Asker, key: str) -> list[bytes]:
@@ -66,14 +66,14 @@ def names(asker: Asker, key: str) -> list[bytes]:
 
 
 def calls(server: Server, command: str) -> int:
-    """How often a server was asked this command, in scripts or not."""
+    """How often a server has executed a command, in scripts or not."""
     stats = server.cli("INFO", "commandstats").get(f"cmdstat_{command}")
     return stats["calls"] if stats else 0
 
 
 @contextmanager
 def watching(server: Server) -> Iterator[list[str]]:
-    """The commands that clients send until the end of the block; what scripts do is not among them."""
+    """The commands that clients send until the end of the block, without those of scripts."""
     seen: list[str] = []
     client: Any = redis.Redis(port=server.port, protocol=2, decode_responses=True, encoding_errors="replace")
     with client, client.monitor() as monitor:
@@ -102,18 +102,18 @@ def watching(server: Server) -> Iterator[list[str]]:
 def test_every_vector_is_answered_exactly_on_an_event_loop(server: Server, part: str) -> None:
     async def check() -> dict[str, Any]:
         wrong, steps = [], 0
-        every = [v for v in read_vectors(VECTORS) if v["id"] in _ids(part)]
-        for vector in every:
+        vectors = [v for v in read_vectors(VECTORS) if v["id"] in _ids(part)]
+        for vector in vectors:
             clock = ManualClock()
             limiter = AsyncLimiter(read_limits(vector), store=raw(server.url), clock=clock)
             for step in vector["steps"]:
                 clock.set(step["at_us"])
-                given = answer(await getattr(limiter, step["op"])("key", step["cost"]))
+                result = answer(await getattr(limiter, step["op"])("key", step["cost"]))
                 steps += 1
-                if given != {name: step[name] for name in given}:
+                if result != {name: step[name] for name in result}:
                     wrong.append(vector["id"])
             await limiter.close()
-        return {"vectors": len(every), "steps": steps, "wrong": wrong}
+        return {"vectors": len(vectors), "steps": steps, "wrong": wrong}
 
     counts = asyncio.run(check())
     print(counts)
@@ -167,7 +167,7 @@ def test_a_charge_is_given_back_in_one_call_by_the_servers_clock(server: Server,
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_caller_whose_clock_is_in_another_window_asks_twice_once(
+def test_a_caller_whose_clock_is_in_another_window_repeats_its_call_once(
     server: Server, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_us = SYSTEM_CLOCK.now_us()
@@ -177,19 +177,19 @@ def test_a_caller_whose_clock_is_in_another_window_asks_twice_once(
     for limits in (text, f"{text}; 9/week", f"{text}; 9/week; 9/week log; 9/hour bucket; 9/day queue 9; 9/day fixed"):
         with Asker(colour, limits, raw(server.url)) as asker:
             asker.hit("first")  # loads the script
-            known = asker.limiter._bound._commands.servers_clock
-            known._ahead_us = 0
+            server_clock = asker.limiter._bound._commands.server_clock
+            server_clock._ahead_us = 0
             with watching(server) as seen:
-                told = asker.hit("key")
+                decision = asker.hit("key")
             assert seen == ["EVALSHA", "EVALSHA"]
-            assert told.limits[0].remaining == 3
-            assert told.limits[0].reset_after_us == pytest.approx(window[1] - now_us, abs=60_000_000)
+            assert decision.limits[0].remaining == 3
+            assert decision.limits[0].reset_after_us == pytest.approx(window[1] - now_us, abs=60_000_000)
             with watching(server) as seen:
                 assert asker.peek("key", 3).allowed and not asker.peek("key", 4).allowed
                 assert asker.hit("key").limits[0].remaining == 2
             assert [command for command in seen if command != "EVAL"] == ["EVALSHA"] * 3
-            known._ahead_us = 0
-            assert [one.limits[0].remaining for one in asker.hit_many(["key", "other", "key"])] == [1, 3, 0]
+            server_clock._ahead_us = 0
+            assert [decision.limits[0].remaining for decision in asker.hit_many(["key", "other", "key"])] == [1, 3, 0]
 
 
 def _counted(seen: list[str]) -> dict[str, int]:
@@ -200,7 +200,7 @@ def _counted(seen: list[str]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_decisions_go_on_after_script_flush(server: Server, colour: str) -> None:
+def test_decisions_continue_after_script_flush(server: Server, colour: str) -> None:
     with Asker(colour, "5/week; 7/week log", raw(server.url)) as asker:
         for left in (4, 3, 2):
             server.cli("SCRIPT", "FLUSH")
@@ -220,7 +220,7 @@ def test_decisions_go_on_after_script_flush(server: Server, colour: str) -> None
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_script_flush_inside_a_burst_loses_and_repeats_nothing(server: Server, colour: str) -> None:
-    limit, asked, ended = 700, 1500, threading.Event()
+    limit, requests, ended = 700, 1500, threading.Event()
     with Asker(colour, f"{limit}/week bucket; {limit + 50}/week log", raw(server.url)) as asker:
         asker.hit("warm")
         flushes = 0
@@ -235,21 +235,21 @@ def test_script_flush_inside_a_burst_loses_and_repeats_nothing(server: Server, c
         thread = threading.Thread(target=flush)
         thread.start()
         try:
-            while evals < 3 and bursts < 50:  # a burst may be over before anybody has flushed
+            while evals < 3 and bursts < 50:  # a burst may be over before the first flush
                 bursts += 1
-                told = tally(asker.at_once([f"key {bursts}"] * asked))
-                assert told == {"passed": limit, "refused": asked - limit}
+                outcomes = tally(asker.at_once([f"key {bursts}"] * requests))
+                assert outcomes == {"passed": limit, "refused": requests - limit}
                 assert asker.peek(f"key {bursts}", 0).limits[1].remaining == 50
                 evals = calls(server, "eval") - before
         finally:
             ended.set()
             thread.join()
-    print({"colour": colour, "asked": asked, "bursts": bursts, "flushes": flushes, "scripts sent whole": evals})
+    print({"colour": colour, "asked": requests, "bursts": bursts, "flushes": flushes, "scripts sent whole": evals})
     assert flushes > 0 and evals >= 3
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_decisions_go_on_after_a_restart_with_what_the_server_kept(colour: str) -> None:
+def test_decisions_continue_after_a_restart_with_the_states_that_the_server_kept(colour: str) -> None:
     with (
         single("appendonly yes", "appendfsync always") as server,
         Asker(colour, "5/week; 7/week log", raw(server.url)) as asker,
@@ -272,7 +272,7 @@ def test_decisions_go_on_after_a_restart_with_what_the_server_kept(colour: str) 
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_lost_all_at_a_restart_starts_afresh_without_an_error_to_who_is_guarded(colour: str) -> None:
+def test_a_server_that_lost_all_states_at_a_restart_starts_afresh_without_an_error_behind_a_guard(colour: str) -> None:
     with single() as server, Asker(colour, "3/week", guarded(server.url, remember="no")) as asker:
         assert [asker.hit("key").allowed for _ in range(4)] == [True, True, True, False]
         server.restart()
@@ -282,7 +282,7 @@ def test_a_server_that_lost_all_at_a_restart_starts_afresh_without_an_error_to_w
         assert {decision.degraded for decision in decisions} == {""}
 
 
-# Crowds
+# Load
 
 
 def test_20_processes_on_one_key_pass_exactly_the_limit(server: Server) -> None:
@@ -302,65 +302,70 @@ def test_20_processes_on_one_key_pass_exactly_the_limit(server: Server) -> None:
     for result in results:
         assert result["ended_well"], done.stderr[-2000:]
         assert result["exact"] == result["rounds"] > 0, result
-        assert result["shared_by_several"] > 0, "nobody met anybody"
+        assert result["shared_by_several"] > 0, "no two processes shared a round"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("limits", [*EVERY_LIMIT, "9/week; 11/week log; 30/week bucket"])
 def test_a_burst_on_one_key_passes_exactly_the_limit(server: Server, colour: str, limits: str) -> None:
     with Asker(colour, limits, raw(server.url)) as asker:
-        told = tally(asker.at_once(["key"] * 60))
-    assert told["passed"] == (10 if "queue" in limits else 9)
-    assert sum(told.values()) == 60 and set(told) == {"passed", "refused"}
+        outcomes = tally(asker.at_once(["key"] * 60))
+    assert outcomes["passed"] == (10 if "queue" in limits else 9)
+    assert sum(outcomes.values()) == 60 and set(outcomes) == {"passed", "refused"}
 
 
 def test_ten_thousand_concurrent_calls_pass_exactly_the_limit_in_few_writes(server: Server) -> None:
-    asked, limit = 10_000, 1_234
+    requests, limit = 10_000, 1_234
     store = raw(server.url, timeout="60s")
 
-    async def ask() -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
         limiter = AsyncLimiter(f"{limit}/week bucket", store=store)
         await limiter.hit("warm")
         multiplexer, before, clients = _multiplexer(store), _multiplexer(store).writes, calls(server, "evalsha")
-        answers = await asyncio.gather(*(limiter.hit("key") for _ in range(asked)), return_exceptions=True)
-        told = tally(answers)  # type: ignore[arg-type]
+        answers = await asyncio.gather(*(limiter.hit("key") for _ in range(requests)), return_exceptions=True)
+        outcomes = tally(answers)  # type: ignore[arg-type]
         writes = multiplexer.writes - before
         alone = multiplexer.writes
         for _ in range(20):
             await limiter.hit("warm")
         alone = multiplexer.writes - alone
         await limiter.close()
-        return {**told, "writes": writes, "evalsha": calls(server, "evalsha") - clients, "writes of 20 alone": alone}
+        return {
+            **outcomes,
+            "writes": writes,
+            "evalsha": calls(server, "evalsha") - clients,
+            "writes of 20 alone": alone,
+        }
 
-    counts = asyncio.run(ask())
+    counts = asyncio.run(run())
     print(counts)
-    assert (counts["passed"], counts["refused"]) == (limit, asked - limit)
-    assert counts["evalsha"] == asked + 20
+    assert (counts["passed"], counts["refused"]) == (limit, requests - limit)
+    assert counts["evalsha"] == requests + 20
     assert counts["writes"] <= 100
     assert counts["writes of 20 alone"] == 20
 
 
 def _multiplexer(store: RedisStore) -> Any:
-    return next(iter(store.async_link._here()._multiplexers.values()))
+    return next(iter(store.async_link._connections_here()._multiplexers.values()))
 
 
 @pytest.mark.parametrize("moment", ["before they are sent", "after they are sent", "one by one"])
 def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) -> None:
-    asked = 2_000
-    costs = [number % 97 + 1 for number in range(asked)]
+    requests = 2_000
+    costs = [number % 97 + 1 for number in range(requests)]
 
-    async def ask(proxy: TcpProxy) -> dict[str, Any]:
+    async def run(proxy: TcpProxy) -> dict[str, Any]:
         store = raw(f"redis://{HOST}:{proxy.port}/0", timeout="60s")
         limiter = AsyncLimiter("1000/week bucket", store=store)
         await limiter.hit("warm")
         multiplexer = _multiplexer(store)
         proxy.delay(0.1)
-        tasks = [asyncio.create_task(limiter.hit(f"key {number}", costs[number])) for number in range(asked)]
-        await asyncio.sleep(0)  # each has asked, and nothing is written yet
-        assert len(multiplexer._pending) == asked
+        tasks = [asyncio.create_task(limiter.hit(f"key {number}", costs[number])) for number in range(requests)]
+        await asyncio.sleep(0)  # each call is pending, and nothing is written yet
+        assert len(multiplexer._pending) == requests
         if moment == "after they are sent":
             async with asyncio.timeout(30):
-                while len(multiplexer._sent) < asked:  # noqa: ASYNC110 - nobody tells
+                while len(multiplexer._sent) < requests:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.001)
         for number, task in enumerate(tasks):
             if number % 2:
@@ -371,14 +376,14 @@ def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) ->
         proxy.delay(0)
         right = sum(
             not isinstance(answers[number], BaseException) and answers[number].remaining == 1000 - costs[number]
-            for number in range(0, asked, 2)
+            for number in range(0, requests, 2)
         )
-        cancelled = sum(isinstance(answers[number], asyncio.CancelledError) for number in range(1, asked, 2))
-        states = await asyncio.gather(*(limiter.peek(f"key {number}", 0) for number in range(asked)))
+        cancelled = sum(isinstance(answers[number], asyncio.CancelledError) for number in range(1, requests, 2))
+        states = await asyncio.gather(*(limiter.peek(f"key {number}", 0) for number in range(requests)))
         left = [state.remaining for state in states]
-        charged = sum(left[number] == 1000 - costs[number] for number in range(1, asked, 2))
-        untouched = sum(left[number] == 1000 for number in range(1, asked, 2))
-        again = [(await limiter.hit(f"key {number}", costs[number])).remaining for number in range(0, 40, 2)]
+        charged = sum(left[number] == 1000 - costs[number] for number in range(1, requests, 2))
+        untouched = sum(left[number] == 1000 for number in range(1, requests, 2))
+        repeated = [(await limiter.hit(f"key {number}", costs[number])).remaining for number in range(0, 40, 2)]
         await limiter.close()
         return {
             "moment": moment,
@@ -386,27 +391,29 @@ def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) ->
             "cancelled": cancelled,
             "charged though cancelled": charged,
             "untouched": untouched,
-            "right afterwards": sum(each == 1000 - 2 * cost for each, cost in zip(again, costs[:40:2], strict=True)),
+            "right afterwards": sum(
+                remaining == 1000 - 2 * cost for remaining, cost in zip(repeated, costs[:40:2], strict=True)
+            ),
         }
 
     with TcpProxy(server.port) as proxy:
-        counts = asyncio.run(ask(proxy))
+        counts = asyncio.run(run(proxy))
     print(counts)
-    assert counts["right"] == asked // 2
+    assert counts["right"] == requests // 2
     assert counts["right afterwards"] == 20
-    assert counts["charged though cancelled"] + counts["untouched"] == asked // 2
+    assert counts["charged though cancelled"] + counts["untouched"] == requests // 2
     if moment == "before they are sent":
-        assert counts["untouched"] == counts["cancelled"] == asked // 2
+        assert counts["untouched"] == counts["cancelled"] == requests // 2
     if moment == "after they are sent":
-        assert counts["charged though cancelled"] == counts["cancelled"] == asked // 2
+        assert counts["charged though cancelled"] == counts["cancelled"] == requests // 2
 
 
-# What a server refuses
+# Refusals of a server
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("limits", ["5/week bucket", "5/week log", "5/week; 5/week log; 5/week bucket"])
-def test_a_full_memory_is_told_and_charges_nothing(colour: str, limits: str) -> None:
+def test_a_full_memory_is_reported_and_charges_nothing(colour: str, limits: str) -> None:
     with (
         single("maxmemory-policy noeviction") as server,
         Asker(colour, limits, raw(server.url)) as asker,
@@ -419,7 +426,7 @@ def test_a_full_memory_is_told_and_charges_nothing(colour: str, limits: str) -> 
             with pytest.raises(StoreUnavailable, match=r"maxmemory.*\(OOM\)"):
                 asker.hit(key)
         assert not asker.hit("used up").allowed, "a refusal needs no memory"
-        assert [each.remaining for each in asker.peek("used", 0).limits] == [3] * len(asker.limiter.limits)
+        assert [reading.remaining for reading in asker.peek("used", 0).limits] == [3] * len(asker.limiter.limits)
         assert asker.peek("new").allowed
         server.cli("CONFIG", "SET", "maxmemory", "0")
         assert asker.hit("used").remaining == 2
@@ -427,7 +434,7 @@ def test_a_full_memory_is_told_and_charges_nothing(colour: str, limits: str) -> 
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_is_guarded_against_a_full_memory_decides_without_it_until_there_is_room(colour: str) -> None:
+def test_a_guarded_store_with_a_full_memory_decides_locally_until_there_is_room(colour: str) -> None:
     with (
         single("maxmemory-policy noeviction") as server,
         Asker(colour, "5/week", guarded(server.url, remember="no")) as asker,
@@ -436,8 +443,8 @@ def test_who_is_guarded_against_a_full_memory_decides_without_it_until_there_is_
             asker.hit("used up")
         server.cli("CONFIG", "SET", "maxmemory", "1")
         hits = [asker.hit("new") for _ in range(8)]
-        told = [(asker.peek("used up"), asker.hit("used up")) for _ in range(3)]
-        print({"new": [(hit.allowed, hit.degraded) for hit in hits], "used up": [h.degraded for _, h in told]})
+        decisions = [(asker.peek("used up"), asker.hit("used up")) for _ in range(3)]
+        print({"new": [(hit.allowed, hit.degraded) for hit in hits], "used up": [h.degraded for _, h in decisions]})
         assert [hit.allowed for hit in hits] == [True] * 5 + [False] * 3
         assert {hit.degraded for hit in hits} == {"local"}
         server.cli("CONFIG", "SET", "maxmemory", "0")
@@ -445,11 +452,11 @@ def test_who_is_guarded_against_a_full_memory_decides_without_it_until_there_is_
         wait_for(lambda: asker.hit("other").degraded == "" and asker.store.breaker.state == "closed", 10)
         print({"back after": round(took_s, 2)})
         assert not asker.hit("used up").allowed
-        assert asker.peek("new", 0).remaining == 5, "what was decided without the store is not charged there"
+        assert asker.peek("new", 0).remaining == 5, "local decisions are not charged in the store"
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_replica_that_is_named_is_told_and_may_be_looked_at(server: Server, colour: str) -> None:
+def test_a_replica_in_the_url_is_reported_and_may_be_peeked_at(server: Server, colour: str) -> None:
     server.cli("CONFIG", "SET", "repl-diskless-sync-delay", "0")
     with single(f"replicaof {HOST} {server.port}") as replica:
         wait_for(lambda: replica.cli("INFO", "replication")["master_link_status"] == "up", 30)
@@ -475,36 +482,36 @@ def test_a_replica_that_is_named_is_told_and_may_be_looked_at(server: Server, co
         ("5/week log", ("RPUSH", "other"), "refused|another program"),
     ],
 )
-def test_a_key_of_another_program_is_told_and_left_alone(
+def test_a_key_of_another_program_is_reported_and_left_unchanged(
     server: Server, colour: str, limits: str, command: tuple[str, ...], message: str
 ) -> None:
     with Asker(colour, f"9/week fixed; {limits}", raw(server.url)) as asker:
-        other, own = names(asker, "key")[1], names(asker, "key")[0]
+        foreign_name, own_name = names(asker, "key")[1], names(asker, "key")[0]
         kind, *value = command
-        server.cli(kind, other, *value)
-        for ask in (asker.hit, asker.peek, asker.give_back):
+        server.cli(kind, foreign_name, *value)
+        for call in (asker.hit, asker.peek, asker.give_back):
             with pytest.raises(StoreError, match=message):
-                ask("key")
-        if own != other or kind == "HSET":
-            assert server.cli("HGET", own, "f0") is None, "the other limit was charged"
+                call("key")
+        if own_name != foreign_name or kind == "HSET":
+            assert server.cli("HGET", own_name, "f0") is None, "the other limit was charged"
         assert asker.hit("another key").allowed
-        assert server.cli("TYPE", other) == {"RPUSH": "list", "SET": "string", "HSET": "hash"}[kind]
+        assert server.cli("TYPE", foreign_name) == {"RPUSH": "list", "SET": "string", "HSET": "hash"}[kind]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_key_of_another_program_does_not_cut_off_the_other_keys(server: Server, colour: str) -> None:
     with Asker(colour, "1000/week log", guarded(server.url, remember="no")) as asker:
         server.cli("SET", names(asker, "bad")[0], "other")
-        told = [(asker.hit("bad").degraded, asker.hit("good").degraded) for _ in range(5)]
-        told += [(asker.hit("bad").degraded, "") for _ in range(20)]
-        told += [("local", asker.hit("good").degraded) for _ in range(20)]
-    assert {bad for bad, _ in told} == {"local"}
-    assert {good for _, good in told} == {""}
+        degraded = [(asker.hit("bad").degraded, asker.hit("good").degraded) for _ in range(5)]
+        degraded += [(asker.hit("bad").degraded, "") for _ in range(20)]
+        degraded += [("local", asker.hit("good").degraded) for _ in range(20)]
+    assert {bad for bad, _ in degraded} == {"local"}
+    assert {good for _, good in degraded} == {""}
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("credentials", "message"),
     [
         (":Wr0ng-Passw0rd@", "WRONGPASS"),
         ("somebody:Wr0ng-Passw0rd@", "WRONGPASS"),
@@ -512,19 +519,19 @@ def test_a_key_of_another_program_does_not_cut_off_the_other_keys(server: Server
         ("", "NOAUTH"),
     ],
 )
-def test_a_wrong_password_is_told_and_never_shown(
-    colour: str, given: str, message: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_password_is_reported_and_never_shown(
+    colour: str, credentials: str, message: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with single(password="right-Passw0rd") as server:
-        url = f"redis://{given}{HOST}:{server.port}/0"
+        url = f"redis://{credentials}{HOST}:{server.port}/0"
         shown = []
         with Asker(colour, "5/week", raw(url)) as asker:
-            for ask in (asker.hit, asker.peek, asker.give_back, asker.reset):
-                with pytest.raises(StoreError, match=message) as told:
-                    ask("key")
-                assert not told.value.transient
-                shown += ["".join(traceback.format_exception(told.value)), repr(told.value.args)]
+            for call in (asker.hit, asker.peek, asker.give_back, asker.reset):
+                with pytest.raises(StoreError, match=message) as raised:
+                    call("key")
+                assert not raised.value.transient
+                shown += ["".join(traceback.format_exception(raised.value)), repr(raised.value.args)]
             shown += [repr(asker.store), repr(asker.limiter)]
         with Asker(colour, "5/week", guarded(url)) as asker:
             decisions = [asker.hit("key") for _ in range(7)]
@@ -550,7 +557,7 @@ def test_a_wrong_password_is_told_and_never_shown(
         ("redis+sentinel://127.0.0.1:1/mymaster", "no Sentinel that answers knows"),
     ],
 )
-def test_why_a_server_cannot_be_reached_is_told(colour: str, url: str, reason: str) -> None:
+def test_the_reason_why_a_server_cannot_be_reached_is_reported(colour: str, url: str, reason: str) -> None:
     with (
         Asker(colour, "5/week", RedisStore(f"{url}?timeout=10s")) as asker,
         pytest.raises(StoreUnavailable, match=f"cannot be reached: .*({reason})"),
@@ -559,7 +566,7 @@ def test_why_a_server_cannot_be_reached_is_told(colour: str, url: str, reason: s
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_certificate_that_is_not_accepted_is_told(colour: str) -> None:
+def test_a_certificate_that_is_not_accepted_is_reported(colour: str) -> None:
     with single(tls=True) as server:
         url = f"rediss://127.0.0.1:{server.port}?timeout=10s"
         with (
@@ -569,17 +576,17 @@ def test_a_certificate_that_is_not_accepted_is_told(colour: str) -> None:
             asker.hit("key")
 
 
-# What a user of the server may do
+# Rights of a user of the server
 
 
 RIGHTS = (
     "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink",
 )  # fmt: skip
-"""All that a user needs for decisions and resets, the guard's probes included."""
+"""All rights that a user needs for decisions and resets, including the guard's probes."""
 
 
 def _use_everything(asker: Asker, clock: ManualClock) -> None:
-    """Ask in every way that a store can be asked, until every branch that writes has written."""
+    """Use every operation of a store, until every branch that writes has written."""
     for key in ("one", "two"):
         for at_ms in (0, 300, 300, 600, 900, 1050, 1950, 2000, 2000, 4000):
             clock.set(1_800_000_000_000_000 + at_ms * 1000)
@@ -634,14 +641,14 @@ def test_a_user_needs_these_rights(server: Server, colour: str) -> None:
     _with_rights(server, colour, RIGHTS)
 
 
-@pytest.mark.parametrize("lacking", RIGHTS)
-def test_a_user_needs_each_of_these_rights(server: Server, lacking: str) -> None:
-    with pytest.raises(StoreError) as told:
-        _with_rights(server, "async", tuple(right for right in RIGHTS if right != lacking))
-    assert "NOPERM" in str(told.value) or "permission" in str(told.value).lower(), told.value
+@pytest.mark.parametrize("missing", RIGHTS)
+def test_a_user_needs_each_of_these_rights(server: Server, missing: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        _with_rights(server, "async", tuple(right for right in RIGHTS if right != missing))
+    assert "NOPERM" in str(raised.value) or "permission" in str(raised.value).lower(), raised.value
 
 
-def test_clearing_needs_one_right_more_which_the_error_tells(server: Server) -> None:
+def test_clearing_needs_one_more_right_which_the_error_names(server: Server) -> None:
     prefix = f"acl{next(_prefixes)}"
     with _user(server, RIGHTS, prefix) as url, Limiter("5/week", store=RedisStore(url, prefix=prefix)) as limiter:
         limiter.hit("key")
@@ -653,14 +660,14 @@ def test_clearing_needs_one_right_more_which_the_error_tells(server: Server) -> 
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_probe_fails_where_decisions_would_for_want_of_a_right(server: Server, colour: str) -> None:
-    for lacking in RIGHTS:
-        if lacking == "lrange":  # for logs that version 0.1 wrote
+def test_a_probe_fails_where_decisions_would_fail_for_a_missing_right(server: Server, colour: str) -> None:
+    for missing in RIGHTS:
+        if missing == "lrange":  # for logs that version 0.1 wrote
             continue
         prefix = f"probe{next(_prefixes)}"
         server.cli("SCRIPT", "FLUSH")
         with (
-            _user(server, (*(right for right in RIGHTS if right != lacking), "set"), prefix) as url,
+            _user(server, (*(right for right in RIGHTS if right != missing), "set"), prefix) as url,
             Asker(colour, "4/second", RedisStore(url, prefix=prefix)) as asker,
             pytest.raises(StoreError, match="NOPERM"),
         ):
@@ -668,7 +675,7 @@ def test_a_probe_fails_where_decisions_would_for_want_of_a_right(server: Server,
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_user_who_may_not_touch_the_keys_is_told_and_guarded(server: Server, colour: str) -> None:
+def test_a_user_without_access_to_the_keys_gets_an_error_or_the_guards_decisions(server: Server, colour: str) -> None:
     with _user(server, RIGHTS, "elsewhere") as url:
         with (
             Asker(colour, "5/week", RedisStore(url, prefix="here")) as asker,
@@ -676,18 +683,18 @@ def test_a_user_who_may_not_touch_the_keys_is_told_and_guarded(server: Server, c
         ):
             asker.hit("key")
         with Asker(colour, "2/week", f"{url}&prefix=here") as asker:
-            told = [asker.hit("key") for _ in range(3)]
-    assert [(decision.allowed, decision.degraded) for decision in told] == [
+            decisions = [asker.hit("key") for _ in range(3)]
+    assert [(decision.allowed, decision.degraded) for decision in decisions] == [
         (True, "local"), (True, "local"), (False, "local"),
     ]  # fmt: skip
 
 
-# What is kept, and for how long
+# Stored states and their expiry
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_hash_lives_as_long_as_its_longest_state(server: Server, colour: str) -> None:
-    """Whoever knows only the short limit of a rule neither shortens its key's life nor touches the other state."""
+    """A client that knows only the short limit of a rule neither shortens its key's life nor alters the other state."""
     both, short = "2/second bucket; 90/day bucket", "2/second bucket"
     store = raw(server.url)
     prefix = store.prefix
@@ -726,7 +733,7 @@ def test_nothing_is_kept_without_an_expiry(server: Server, colour: str, text: st
 
 
 def test_clients_whose_clocks_differ_by_minutes_are_one_limit(server: Server) -> None:
-    limit, each = 30, 20  # in less time than their clocks differ by
+    limit, requests = 30, 20  # in less time than their clocks differ by
     url = f"{server.url}?timeout=20s&prefix=clocks"
     program = (
         "import json, sys, time\n"
@@ -746,7 +753,7 @@ def test_clients_whose_clocks_differ_by_minutes_are_one_limit(server: Server) ->
         server.cli("FLUSHALL")
         running = [
             subprocess.Popen(
-                [sys.executable, "-c", program, url, str(minutes), limits, str(each)],
+                [sys.executable, "-c", program, url, str(minutes), limits, str(requests)],
                 env={**os.environ, "HEADGATE_CORE": "python"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -768,35 +775,35 @@ def test_clients_whose_clocks_differ_by_minutes_are_one_limit(server: Server) ->
             assert result["turn"] and 0.8 <= result["waited_s"] <= 1 + 4 * SLACK_S
 
 
-# Refusals that are remembered
+# Remembered refusals
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_hammers_costs_the_server_a_call_a_second_and_passes_at_its_moment(server: Server, colour: str) -> None:
+def test_a_hammering_client_costs_the_server_a_call_a_second_and_passes_on_time(server: Server, colour: str) -> None:
     period_s = 1.6
     with Asker(colour, "1/1600ms bucket", guarded(server.url)) as asker:
         asker.hit("warm")
         start = time.monotonic()
         assert asker.hit("key").allowed
         taken = time.monotonic()
-        before, asked, moments = calls(server, "evalsha"), 0, []
+        before, refused, moments = calls(server, "evalsha"), 0, []
         while not (decision := asker.hit("key")).allowed:
-            asked += 1
+            refused += 1
             assert decision.retry_after is not None
             moments.append(time.monotonic() + decision.retry_after)
             assert time.monotonic() < taken + 10
         passed = time.monotonic()
         sent = calls(server, "evalsha") - before
         degraded = decision.degraded
-    told = {
-        "refused": asked,
+    figures = {
+        "refused": refused,
         "calls": sent,
         "passed after": round(passed - start, 3),
         "told moments": (round(min(moments) - start, 3), round(max(moments) - taken, 3)),
     }
-    print({"colour": colour, **told})
+    print({"colour": colour, **figures})
     assert degraded == ""
-    assert asked > 100
+    assert refused > 100
     assert sent <= 4  # refused, refused again after a second, and passed; one to spare
     assert period_s <= passed - start <= period_s + SLACK_S + stalled_s(start, passed)
     assert min(moments) >= start + period_s - 0.001
@@ -804,7 +811,7 @@ def test_who_hammers_costs_the_server_a_call_a_second_and_passes_at_its_moment(s
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_what_might_pass_is_asked_though_a_refusal_is_remembered(server: Server, colour: str) -> None:
+def test_a_call_that_might_pass_is_sent_although_a_refusal_is_remembered(server: Server, colour: str) -> None:
     with Asker(colour, "10/week bucket", guarded(server.url)) as asker:
         assert asker.hit("key", 7).allowed
         assert not asker.hit("key", 4).allowed
@@ -819,9 +826,9 @@ def test_what_might_pass_is_asked_though_a_refusal_is_remembered(server: Server,
     "text",
     ["10/second burst 10", "30/minute", "30/minute log", "30/minute fixed; 7/second", "10/second queue 9; 40/hour"],
 )
-def test_histories_with_remembered_refusals_are_those_without(server: Server, text: str) -> None:
+def test_remembered_refusals_do_not_change_any_decision(server: Server, text: str) -> None:
     chance, clock = random.Random(text), ManualClock(1_800_000_000_000_000)
-    remembers, asks = (
+    remembers, forgets = (
         Limiter(text, store=guarded(server.url, remember=remember), clock=clock, name="one")
         for remember in ("yes", "no")
     )
@@ -829,25 +836,25 @@ def test_histories_with_remembered_refusals_are_those_without(server: Server, te
     for number in range(400):
         clock.advance(chance.choice([0, 0, 0, 1, 1000, 100_000, 300_000, 999_999]))
         key, cost = chance.choice("ab"), chance.choice([1, 1, 1, 2, 5, 8])
-        told, true = remembers.hit(key, cost), asks.hit(key, cost)
-        assert (told.degraded, answer(told)) == (true.degraded, answer(true)), (text, number)
+        decision, expected = remembers.hit(key, cost), forgets.hit(key, cost)
+        assert (decision.degraded, answer(decision)) == (expected.degraded, answer(expected)), (text, number)
         if number % 50 == 49:
-            assert remembers.reset(key) == asks.reset(key)
+            assert remembers.reset(key) == forgets.reset(key)
     assert calls(server, "evalsha") - before < 2 * (400 + 8), "none was remembered"
     remembers.close()
-    asks.close()
+    forgets.close()
 
 
 # Other ways to a server
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_with_tls_is_asked_once_it_is_known(colour: str) -> None:
+def test_a_server_with_tls_is_used_once_its_certificate_is_known(colour: str) -> None:
     with single(tls=True) as server:
         with Asker(colour, "2/week", guarded(f"{server.url}?ssl_ca_certs={server.ca_file}")) as asker:
-            told = [asker.hit("key") for _ in range(3)]
-            assert [decision.allowed for decision in told] == [True, True, False]
-            assert {decision.degraded for decision in told} == {""}
+            decisions = [asker.hit("key") for _ in range(3)]
+            assert [decision.allowed for decision in decisions] == [True, True, False]
+            assert {decision.degraded for decision in decisions} == {""}
         with (
             Asker(colour, "2/week", raw(server.url)) as asker,
             pytest.raises(StoreUnavailable, match="cannot be reached"),
@@ -858,7 +865,7 @@ def test_a_server_with_tls_is_asked_once_it_is_known(colour: str) -> None:
 @pytest.mark.parametrize("stopped", [False, True], ids=["there", "stopped"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_a_closed_store_has_no_open_socket_though_the_event_loop_ends_right_after(tls: bool, stopped: bool) -> None:
-    """Over TLS a server has to agree to the end of a connection; one that stands still is not waited for."""
+    """Over TLS a server has to agree to the end of a connection; closing does not wait for a stopped one."""
 
     async def ask_and_close(server: Server) -> set[str]:
         options = {"ssl_ca_certs": str(server.ca_file)} if tls else {}
@@ -880,7 +887,7 @@ def test_a_closed_store_has_no_open_socket_though_the_event_loop_ends_right_afte
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_unix_socket_and_a_password_of_odd_signs(colour: str) -> None:
+def test_a_unix_socket_and_a_password_of_special_characters(colour: str) -> None:
     password = "a b/@:?#%&+ü"
     with single(password=password, unixsocket=True) as server:
         credentials = f":{quote(password, safe='')}@"
@@ -894,7 +901,7 @@ def test_a_unix_socket_and_a_password_of_odd_signs(colour: str) -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("decodes", [False, True], ids=["bytes", "decode_responses"])
-def test_a_client_of_the_callers_own(server: Server, colour: str, decodes: bool) -> None:
+def test_a_client_that_the_caller_made(server: Server, colour: str, decodes: bool) -> None:
     kind: Any = redis.Redis if colour == "sync" else redis.asyncio.Redis
     client = kind(
         host=HOST, port=server.port, socket_timeout=10, retry=Retry(NoBackoff(), 0), decode_responses=decodes
@@ -914,7 +921,7 @@ def test_a_client_of_the_callers_own(server: Server, colour: str, decodes: bool)
         client.close()
 
 
-def test_a_client_of_the_other_colour_is_refused_with_the_way_out(server: Server) -> None:
+def test_a_client_of_the_other_colour_is_refused_with_a_hint(server: Server) -> None:
     with redis.Redis(port=server.port) as client, pytest.raises(ConfigError, match="use Limiter or Gate"):
         AsyncLimiter("1/week", store=RedisStore(client))
     with pytest.raises(ConfigError, match="use AsyncLimiter or AsyncGate"):
@@ -924,23 +931,23 @@ def test_a_client_of_the_other_colour_is_refused_with_the_way_out(server: Server
 def test_a_limiter_of_one_store_serves_several_event_loops(server: Server) -> None:
     limiter = AsyncLimiter("6/week", store=raw(server.url))
 
-    async def ask() -> list[bool]:
-        told = [decision.allowed for decision in await asyncio.gather(*(limiter.hit("key") for _ in range(3)))]
+    async def hit_three() -> list[bool]:
+        allowed = [decision.allowed for decision in await asyncio.gather(*(limiter.hit("key") for _ in range(3)))]
         await limiter.close()
-        return told
+        return allowed
 
-    assert [asyncio.run(ask()) for _ in range(3)] == [[True] * 3, [True] * 3, [False] * 3]
+    assert [asyncio.run(hit_three()) for _ in range(3)] == [[True] * 3, [True] * 3, [False] * 3]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_waits_too_long_is_told_that_it_may_have_been_charged(server: Server, colour: str) -> None:
+def test_a_call_that_times_out_reports_that_it_may_have_been_charged(server: Server, colour: str) -> None:
     with (
         TcpProxy(server.port) as proxy,
         Asker(colour, "5/week", raw(f"redis://{HOST}:{proxy.port}", timeout="500ms")) as asker,
     ):
         asker.hit("warm")
         proxy.delay(1)
-        with timed() as own_s, pytest.raises(StoreTimeout, match="may have been charged"):
+        with timed() as elapsed_s, pytest.raises(StoreTimeout, match="may have been charged"):
             asker.hit("key")
-        assert own_s() < 0.5 + SLACK_S
+        assert elapsed_s() < 0.5 + SLACK_S
         proxy.delay(0)

@@ -1,4 +1,4 @@
-"""Redis over TLS, single, behind Sentinels and in a Cluster: what is read of files and told of certificates."""
+"""Redis over TLS, single, behind Sentinels and in a Cluster: files, and errors of certificates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tcp_proxy import HOST, TcpProxy, hold_port
 
 from headgate import ConfigError, RedisStore, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool, open_client, open_connection
-from headgate.stores.redis.url import Place, read_url
+from headgate.stores.redis.url import RedisTarget, read_url
 
 Start = Callable[..., Server]
 
@@ -33,7 +33,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def start(tmp_path: Path, authority: Authority) -> Iterator[Start]:
-    """Starts a server with a certificate of the authority, and lines of redis.conf."""
+    """Starts a server with a certificate of the authority and with lines of redis.conf."""
     started: list[Server] = []
 
     def start_one(pair: Pair, *options: str) -> Server:
@@ -49,8 +49,8 @@ def start(tmp_path: Path, authority: Authority) -> Iterator[Start]:
         server.end()
 
 
-def told_by(server: Server, colour: str, **options: object) -> str:
-    """What keeps a server from being reached; nothing where it answers."""
+def error_of(server: Server, colour: str, **options: object) -> str:
+    """Why a server cannot be reached; empty where it answers."""
     given = "&".join(f"{name}={value}" for name, value in options.items())
     with Asker(colour, "5/week", RedisStore(f"rediss://{HOST}:{server.port}?timeout=10s&{given}")) as asker:
         try:
@@ -60,31 +60,31 @@ def told_by(server: Server, colour: str, **options: object) -> str:
     return ""
 
 
-def contexts_of(place: Place, colour: str) -> list[ssl.SSLContext]:
-    """The TLS contexts of two new connections to a place."""
+def contexts_of(target: RedisTarget, colour: str) -> list[ssl.SSLContext]:
+    """The TLS contexts of two new connections to a target."""
 
     async def connect() -> list[ssl.SSLContext]:
-        if place.kind == "cluster":
-            both = [open_async_connection(place, place.addresses[0]) for _ in range(2)]
+        if target.kind == "cluster":
+            both = [open_async_connection(target, target.addresses[0]) for _ in range(2)]
         else:
-            pool = open_async_pool(place)
+            pool = open_async_pool(target)
             both = [pool.make_connection() for _ in range(2)]
         for each in both:
             await each.connect()
         found = [each._writer.get_extra_info("ssl_object").context for each in both]
         for each in both:
             await each.disconnect()
-        if place.kind == "sentinel":
+        if target.kind == "sentinel":
             for sentinel in pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
         return found
 
     if colour == "async":
         return asyncio.run(connect())
-    if place.kind == "cluster":
-        both = [open_connection(place, place.addresses[0]) for _ in range(2)]
+    if target.kind == "cluster":
+        both = [open_connection(target, target.addresses[0]) for _ in range(2)]
     else:
-        pool: Any = open_client(place).connection_pool
+        pool: Any = open_client(target).connection_pool
         both = [pool.make_connection() for _ in range(2)]
     for each in both:
         each.connect()
@@ -95,7 +95,7 @@ def contexts_of(place: Place, colour: str) -> list[ssl.SSLContext]:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_sentinels_and_their_servers_are_asked_over_tls(colour: str) -> None:
+def test_sentinels_and_their_servers_are_used_over_tls(colour: str) -> None:
     with sentinels(tls=True, replicas=1) as watched:
         options = f"?ssl_ca_certs={watched.servers[0].ca_file}&timeout=10s"
         with Asker(colour, "2/week", RedisStore(watched.url + options)) as asker:
@@ -105,7 +105,7 @@ def test_sentinels_and_their_servers_are_asked_over_tls(colour: str) -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_servers_of_a_cluster_are_asked_over_tls(colour: str) -> None:
+def test_servers_of_a_cluster_are_used_over_tls(colour: str) -> None:
     with cluster(tls=True, replicas_each=0) as nodes:
         url = f"{nodes.url}?ssl_ca_certs={nodes.servers[0].ca_file}&timeout=10s"
         with Asker(colour, "2/week", RedisStore(url)) as asker:
@@ -116,45 +116,45 @@ def test_servers_of_a_cluster_are_asked_over_tls(colour: str) -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_connections_share_what_was_read_of_files_until_these_change(colour: str, tmp_path: Path) -> None:
-    """To read them takes 20 ms in which nothing else runs: threads that all connect would pass their deadlines."""
+def test_connections_share_a_context_until_its_files_change(colour: str, tmp_path: Path) -> None:
+    """Reading the files blocks the process for 20 ms: many connecting threads would miss their deadlines."""
     with single(tls=True) as server:
         assert server.ca_file is not None
         known, right = tmp_path / "known.pem", server.ca_file.read_bytes()
         known.write_bytes(right)
-        place = read_url(f"{server.url}?ssl_ca_certs={known}")
-        one, other = contexts_of(place, colour)
+        target = read_url(f"{server.url}?ssl_ca_certs={known}")
+        one, other = contexts_of(target, colour)
         assert one is other
         known.write_bytes(Authority(tmp_path, "other").file.read_bytes())
         with pytest.raises(Exception, match="certificate verify failed"):
-            contexts_of(place, colour)
+            contexts_of(target, colour)
         known.write_bytes(right)
-        assert contexts_of(place, colour)[0] is not one
+        assert contexts_of(target, colour)[0] is not one
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_what_is_wrong_with_a_certificate_is_told(
+def test_the_fault_of_a_certificate_is_reported(
     colour: str, authority: Authority, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {"ssl_ca_certs": authority.file}
     server = start(authority.sign("server"))
-    assert told_by(server, colour, **known) == ""
-    assert told_by(server, colour, ssl_ca_data=quote(authority.file.read_text(), safe="")) == ""
+    assert error_of(server, colour, **known) == ""
+    assert error_of(server, colour, ssl_ca_data=quote(authority.file.read_text(), safe="")) == ""
     stranger = Authority(tmp_path, "stranger")
-    assert "certificate is not accepted: self-signed" in told_by(server, colour, ssl_ca_certs=stranger.file)
-    assert told_by(server, colour, ssl_ca_certs="/nowhere.pem") == "ssl_ca_certs: No such file or directory"
+    assert "certificate is not accepted: self-signed" in error_of(server, colour, ssl_ca_certs=stranger.file)
+    assert error_of(server, colour, ssl_ca_certs="/nowhere.pem") == "ssl_ca_certs: No such file or directory"
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("nothing")
-    assert told_by(server, colour, ssl_ca_certs=nothing) == "ssl_ca_certs: it cannot be read as PEM"
+    assert error_of(server, colour, ssl_ca_certs=nothing) == "ssl_ca_certs: it cannot be read as PEM"
     own = {"ssl_certfile": "/nowhere.pem", "ssl_keyfile": "/nowhere.key"}
-    assert told_by(server, colour, **known, **own) == "ssl_certfile or ssl_keyfile: No such file or directory"
-    assert "not accepted: certificate has expired" in told_by(
+    assert error_of(server, colour, **known, **own) == "ssl_certfile or ssl_keyfile: No such file or directory"
+    assert "not accepted: certificate has expired" in error_of(
         start(authority.sign("old", days=(-9, -1))), colour, **known
     )
     monkeypatch.setattr(certificates, "LOOPBACK", x509.SubjectAlternativeName([x509.DNSName("redis.example")]))
     elsewhere = start(authority.sign("elsewhere"))
-    assert "not accepted: IP address mismatch" in told_by(elsewhere, colour, **known)
-    assert told_by(elsewhere, colour, **known, ssl_check_hostname="no") == ""
+    assert "not accepted: IP address mismatch" in error_of(elsewhere, colour, **known)
+    assert error_of(elsewhere, colour, **known, ssl_check_hostname="no") == ""
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -162,10 +162,10 @@ def test_a_client_shows_its_certificate(colour: str, authority: Authority, start
     server = start(authority.sign("server"), "tls-auth-clients yes", 'tls-protocols "TLSv1.2"')
     own = authority.sign("client", password=b"sesame")
     given = {"ssl_ca_certs": authority.file, "ssl_certfile": own.certificate, "ssl_keyfile": own.key}
-    assert told_by(server, colour, **given, ssl_password="sesame") == ""
-    assert "handshake failure" in told_by(server, colour, ssl_ca_certs=authority.file)
+    assert error_of(server, colour, **given, ssl_password="sesame") == ""
+    assert "handshake failure" in error_of(server, colour, ssl_ca_certs=authority.file)
     old = authority.sign("old", days=(-9, -1))
-    assert "certificate expired" in told_by(
+    assert "certificate expired" in error_of(
         server, colour, ssl_ca_certs=authority.file, ssl_certfile=old.certificate, ssl_keyfile=old.key
     )
 
@@ -178,16 +178,16 @@ def test_a_client_shows_its_certificate(colour: str, authority: Authority, start
         ("ssl_ca_certs=a%0Ab", 'option 1 after "?" has a control character'),
     ],
 )
-def test_what_is_wrong_in_any_case_is_told_where_the_url_is_read(option: str, message: str) -> None:
+def test_options_that_can_never_work_are_reported_where_the_url_is_read(option: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         RedisStore(f"rediss://h?{option}")
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_hangs_holds_up_nothing_once_another_one_answers_in_its_place(
+def test_a_hanging_server_delays_nothing_once_another_one_has_replaced_it(
     colour: str, authority: Authority, start: Start
 ) -> None:
-    """Over TLS a connection that is closed waits for its server to agree, for 30 s."""
+    """Over TLS, closing a connection waits for its server to agree, for up to 30 s."""
     first, second = start(authority.sign("first")), start(authority.sign("second"))
     with TcpProxy(first.port) as proxy:
         url = f"rediss://localhost:{proxy.port}?ssl_ca_certs={authority.file}&timeout=200ms&on_error=closed"
@@ -199,17 +199,17 @@ def test_a_server_that_hangs_holds_up_nothing_once_another_one_answers_in_its_pl
         first.go_on()
 
 
-def test_a_server_that_says_nothing_after_its_certificate_keeps_no_socket_open(authority: Authority) -> None:
-    """So does one before which a proxy speaks TLS, where only the proxy answers."""
+def test_a_server_that_sends_nothing_after_its_certificate_leaves_no_socket_open(authority: Authority) -> None:
+    """A server behind a TLS proxy behaves so where only the proxy answers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.sign("proxy"))
     with hold_port() as listener, ThreadPoolExecutor(1) as server:
         listener.listen()
         accepted = server.submit(lambda: context.wrap_socket(listener.accept()[0], server_side=True))
-        place = read_url(f"rediss://localhost:{listener.getsockname()[1]}?ssl_ca_certs={authority.file}")
+        target = read_url(f"rediss://localhost:{listener.getsockname()[1]}?ssl_ca_certs={authority.file}")
 
         async def connect() -> set[str]:
-            before, connection = open_sockets(), open_async_connection(place, place.addresses[0])
+            before, connection = open_sockets(), open_async_connection(target, target.addresses[0])
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1):
                     await connection.connect()

@@ -1,4 +1,4 @@
-"""The Redis store behind Sentinels and in a Cluster: the same answers, through failovers and moving slots."""
+"""The Redis store behind Sentinels and in a Cluster: the same decisions, during failovers and moves of slots."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def raw(url: str, *, timeout_s: float = 10) -> RedisStore:
 
 
 def guarded(url: str, **options: str) -> str:
-    told = "".join(f"&{name}={value}" for name, value in options.items())
-    return f"{url}?timeout={DEADLINE_S}s&prefix=n{os.getpid()}-{next(_prefixes)}{told}"
+    parameters = "".join(f"&{name}={value}" for name, value in options.items())
+    return f"{url}?timeout={DEADLINE_S}s&prefix=n{os.getpid()}-{next(_prefixes)}{parameters}"
 
 
 @pytest.fixture(params=["sentinel", "cluster"])
@@ -76,11 +76,11 @@ def test_vectors_are_answered_exactly(url: str, colour: str) -> None:
         )
         for step in vector["steps"]:
             clock.set(step["at_us"])
-            asked = getattr(bound, step["op"])(key, step["cost"])
-            given = answer(asked if loop is None else loop.run(asked))
+            outcome = getattr(bound, step["op"])(key, step["cost"])
+            result = answer(outcome if loop is None else loop.run(outcome))
             steps += 1
-            if given != {name: step[name] for name in given}:
-                wrong.append((vector["id"], step, given))
+            if result != {name: step[name] for name in result}:
+                wrong.append((vector["id"], step, result))
     if loop is None:
         store.close()
     else:
@@ -98,27 +98,27 @@ def test_a_burst_passes_exactly_the_limit_and_script_flush_does_not_matter(
         asker.hit("warm")
         for server in [*watched.servers, *nodes.servers]:
             server.cli("SCRIPT", "FLUSH")
-        told = tally(asker.at_once(["one", "two", "three"] * 100))
+        outcomes = tally(asker.at_once(["one", "two", "three"] * 100))
         left = [[limit.remaining for limit in asker.peek(key, 0).limits] for key in ("one", "two", "three")]
-    assert told == {"passed": 210, "refused": 90}
+    assert outcomes == {"passed": 210, "refused": 90}
     assert left == [[0, 20, 10]] * 3
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("kind", ["redis+sentinel", "redis+cluster"])
-def test_where_nobody_is_there_it_is_told_and_the_guard_decides(colour: str, kind: str) -> None:
+def test_unreachable_servers_are_reported_and_the_guard_decides(colour: str, kind: str) -> None:
     held = hold_port()
     url = f"{kind}://{HOST}:{held.getsockname()[1]}/" + ("mymaster" if kind == "redis+sentinel" else "")
     with Asker(colour, "3/week", raw(url, timeout_s=DEADLINE_S)) as asker:
-        for ask in (asker.hit, asker.peek, asker.reset):
+        for call in (asker.hit, asker.peek, asker.reset):
             with timed() as own_s, pytest.raises(StoreUnavailable):
-                ask("key")
+                call("key")
             assert own_s() < DEADLINE_S + SLACK_S
     with Asker(colour, "3/week", guarded(url)) as asker:
-        told = [asker.hit("key") for _ in range(6)]
+        decisions = [asker.hit("key") for _ in range(6)]
     held.close()
-    assert [decision.allowed for decision in told] == [True] * 3 + [False] * 3
-    assert {decision.degraded for decision in told} == {"local"}
+    assert [decision.allowed for decision in decisions] == [True] * 3 + [False] * 3
+    assert {decision.degraded for decision in decisions} == {"local"}
 
 
 # Failover, while traffic runs
@@ -132,7 +132,7 @@ def _fail_over(
     failed_over: Callable[[], Server],
     isolate: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
-    """Ask until the limit is used up, while the primary goes away: what was admitted, and where."""
+    """Hit until the limit is used up, while the primary goes away: what was admitted, and where."""
     (name,) = asker.raw.commands(asker.limiter.definitions).names(("key",))
     with load(asker, ["key"] * (3 if asker.colour == "sync" else 12), pause_s=0.004) as running:
         wait_for(lambda: _admitted(running) >= limit // 4)
@@ -141,15 +141,17 @@ def _fail_over(
             before = _admitted(running)
             wait_for(lambda: _admitted(running) >= before + limit // 8)
         away()
-        gone = time.monotonic()
+        away_since = time.monotonic()
         replicated = {server.port: _used(server, name) for server in followers}
         new = failed_over()
-        took_s = time.monotonic() - gone
-        running.wait_for(lambda answer: answer.told == "store" and not answer.allowed, within_s=FAILOVER_WITHIN_S)
+        took_s = time.monotonic() - away_since
+        running.wait_for(lambda answer: answer.decided_by == "store" and not answer.allowed, within_s=FAILOVER_WITHIN_S)
     used = _used(new, name)
     answers = running.answers
     # An answer of the old primary is there within the deadline; the new one is not before that.
-    back = min(answer.at_s for answer in answers if answer.told == "store" and answer.at_s > gone + 2 * DEADLINE_S)
+    back = min(
+        answer.at_s for answer in answers if answer.decided_by == "store" and answer.at_s > away_since + 2 * DEADLINE_S
+    )
     admitted, after = _admitted(running), sum(answer.allowed for answer in answers if answer.at_s >= back)
     return {
         "colour": asker.colour,
@@ -161,10 +163,10 @@ def _fail_over(
         "by the new primary": after,
         "used on the new primary": used,
         "failed": sum(answer.error is not None for answer in answers),
-        "told by": dict(Counter(answer.told for answer in answers)),
+        "told by": dict(Counter(answer.decided_by for answer in answers)),
         "longest, ms": round(1000 * longest_s(answers)),
         "new primary after": round(took_s, 1),
-        "decisions again after": round(back - gone, 1),
+        "decisions again after": round(back - away_since, 1),
     }
 
 
@@ -173,10 +175,10 @@ def _admitted(running: Load) -> int:
 
 
 def _used(server: Server, name: bytes) -> int:
-    """What was used of a sliding window, in the eyes of one server, which may be a replica."""
+    """The used units of a sliding window on one server, which may be a replica."""
     client: Any = redis.Redis(port=server.port, protocol=2, socket_timeout=10, single_connection_client=True)
     with client:
-        with suppress(redis.ResponseError):  # of who is in no Cluster
+        with suppress(redis.ResponseError):  # of a server without a Cluster
             client.readonly()
         value = client.hget(name, "w0")
     return 0 if value is None else sum(read_state("sliding_window", value)[1][1:])
@@ -184,7 +186,7 @@ def _used(server: Server, name: bytes) -> int:
 
 @contextmanager
 def _back(server: Server, how: str, settled: Callable[[], None]) -> Iterator[None]:
-    """See to it that a server that goes away in the block is there again for the next test."""
+    """Restore a server that goes away in the block, for the next test."""
     try:
         yield
     finally:
@@ -237,7 +239,7 @@ def test_sentinels_name_another_primary_while_traffic_runs(watched: Sentinels, c
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_comes_to_a_stopped_primary_gets_to_the_new_one(watched: Sentinels, colour: str) -> None:
+def test_a_call_to_a_stopped_primary_is_followed_by_calls_to_the_new_one(watched: Sentinels, colour: str) -> None:
     watched.wait_ok()
     primary = watched.primary
     with Asker(colour, "9/week", raw(watched.url, timeout_s=DEADLINE_S)) as asker:
@@ -252,10 +254,10 @@ def test_who_comes_to_a_stopped_primary_gets_to_the_new_one(watched: Sentinels, 
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_where_the_sentinels_stand_still_too_no_call_takes_longer_than_its_deadline(
+def test_where_the_sentinels_are_stopped_too_no_call_takes_longer_than_its_deadline(
     watched: Sentinels, colour: str
 ) -> None:
-    """However many of them are asked for the primary, one after another."""
+    """This holds however many Sentinels are queried for the primary, one after another."""
     watched.wait_ok()
     everybody = [*watched.servers, *watched.watchers]
     deadline_s = 0.5
@@ -273,8 +275,10 @@ def test_where_the_sentinels_stand_still_too_no_call_takes_longer_than_its_deadl
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_asked_a_stopped_server_of_a_cluster_gets_to_its_replica(nodes: Cluster, colour: str) -> None:
-    """Nobody else asks, so nobody else finds out; and no call takes longer than its deadline."""
+def test_a_call_to_a_stopped_server_of_a_cluster_is_followed_by_calls_to_its_replica(
+    nodes: Cluster, colour: str
+) -> None:
+    """There is no other client that could notice it; and no call takes longer than its deadline."""
     nodes.wait_ok()
     with Asker(colour, "9/week", raw(nodes.url, timeout_s=DEADLINE_S)) as asker:
         asker.hit("key")
@@ -291,8 +295,8 @@ def test_who_asked_a_stopped_server_of_a_cluster_gets_to_its_replica(nodes: Clus
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_where_a_whole_cluster_stands_still_no_call_takes_longer_than_its_deadline(nodes: Cluster, colour: str) -> None:
-    """However many servers are asked where the key is, one after another."""
+def test_where_a_whole_cluster_is_stopped_no_call_takes_longer_than_its_deadline(nodes: Cluster, colour: str) -> None:
+    """This holds however many servers are queried for the key's server, one after another."""
     nodes.wait_ok()
     deadline_s = 0.5
     with Asker(colour, "9/week", raw(nodes.url, timeout_s=deadline_s)) as asker:
@@ -377,26 +381,26 @@ def test_slots_move_while_traffic_runs_and_exactly_the_limit_passes(nodes: Clust
         turned = _errors(nodes) - turned_before
         left = [reading.remaining for reading in asker.peek(key, 0).limits]
     nodes.wait_ok()
-    told = Counter("failed" if a.error else "passed" if a.allowed else "refused" for a in running.answers)
+    outcomes = Counter("failed" if a.error else "passed" if a.allowed else "refused" for a in running.answers)
     print(
         {
             "colour": colour,
             "limits": len(left),
             "limit": limit,
-            **told,
+            **outcomes,
             "turned away": dict(turned),
             "left": left,
             "admitted at half moved": halves,
         }
     )
-    assert told["failed"] == 0, Counter(str(answer.error) for answer in running.answers if answer.error)
-    assert told["passed"] == limit > max(halves)
+    assert outcomes["failed"] == 0, Counter(str(answer.error) for answer in running.answers if answer.error)
+    assert outcomes["passed"] == limit > max(halves)
     assert left == [0] + [40] * (len(left) - 1)
     assert turned["MOVED"] > 0 and turned["ASK"] > 0
 
 
 class _Pair:
-    """Two rules that count by one identity: a decision over two hashes in one slot, in either colour; close it."""
+    """Two rules with one identity: a decision about two hashes in one slot, in either colour; close it."""
 
     def __init__(self, nodes: Cluster, colour: str, limit: int, **options: float) -> None:
         self.loop = Loop() if colour == "async" else None
@@ -438,16 +442,16 @@ def test_a_decision_whose_keys_are_on_two_servers_while_their_slot_moves_is_made
     waited, halves = 0, []
     with ThreadPoolExecutor(4) as threads:
         for _ in range(4):
-            asked: list[Any] = []
+            pending: list[Any] = []
 
-            def half(asked: list[Any] = asked) -> None:
+            def half(pending: list[Any] = pending) -> None:
                 before = _errors(nodes)
-                asked += [threads.submit(pair.decide) for _ in range(20)]
+                pending += [threads.submit(pair.decide) for _ in range(20)]
                 wait_for(lambda: (_errors(nodes) - before)["TRYAGAIN"] >= 20)
-                halves.append(sum(one.done() for one in asked))
+                halves.append(sum(future.done() for future in pending))
 
             nodes.migrate_slot(pair.slot, _other(nodes, nodes.owner_of(pair.slot)), pause=half)
-            answers = [one.result(30) for one in asked]
+            answers = [future.result(30) for future in pending]
             waited += sum(answer.allowed and answer.degraded == "" for answer in answers)
     left = pair.left()
     passed = sum(pair.decide().allowed for _ in range(limit))
@@ -470,15 +474,15 @@ def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_an
     pair = _Pair(nodes, colour, 9, timeout_s=deadline_s)
     wait_for(lambda: _decides(pair))
     before, turned = pair.left(), _errors(nodes)
-    said: list[str] = []
+    messages: list[str] = []
 
     def half() -> None:
         for _ in range(3):
-            with timed() as own_s, pytest.raises((StoreTimeout, StoreUnavailable)) as told:
+            with timed() as elapsed_s, pytest.raises((StoreTimeout, StoreUnavailable)) as raised:
                 pair.decide()
-            assert own_s() < deadline_s + SLACK_S
-            assert told.value.server, "other keys have nothing to do with it"
-            said.append(str(told.value))
+            assert elapsed_s() < deadline_s + SLACK_S
+            assert raised.value.server, "other keys have nothing to do with it"
+            messages.append(str(raised.value))
 
     nodes.migrate_slot(pair.slot, _other(nodes, nodes.owner_of(pair.slot)), pause=half)
     nodes.wait_ok()
@@ -488,14 +492,14 @@ def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_an
     print({"colour": colour, "left": after, "turned away": dict(turned)})
     assert after == before
     assert turned["TRYAGAIN"] >= 3
-    assert any("the key's slot is moving to another server; nothing was charged" in text for text in said), said
+    assert any("the key's slot is moving to another server; nothing was charged" in text for text in messages), messages
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_decision_that_one_server_of_a_moving_slot_sends_to_the_other_waits_until_the_slot_has_moved(
+def test_a_decision_that_is_redirected_between_the_servers_of_a_moving_slot_waits_until_it_has_moved(
     nodes: Cluster, colour: str
 ) -> None:
-    """One key has moved and the other is new: the owner says ASK, the server that gets the slot TRYAGAIN."""
+    """One key has moved and the other is new: the owner replies ASK, the importing server TRYAGAIN."""
     nodes.wait_ok()
     pair = _Pair(nodes, colour, 9, timeout_s=5)
     wait_for(lambda: _decides(pair))
@@ -503,15 +507,15 @@ def test_a_decision_that_one_server_of_a_moving_slot_sends_to_the_other_waits_un
     assert owner.cli("DEL", pair.names[1]) == 1
     left = pair.left()
     with ThreadPoolExecutor(1) as threads:
-        asked: list[Any] = []
+        pending: list[Any] = []
 
         def half() -> None:
             turned = _errors(nodes)
-            asked.append(threads.submit(pair.decide))
+            pending.append(threads.submit(pair.decide))
             wait_for(lambda: (_errors(nodes) - turned)["TRYAGAIN"] >= 30)  # for far longer than 16 turns take
 
         nodes.migrate_slot(pair.slot, _other(nodes, owner), pause=half)
-        assert asked[0].result(10).allowed
+        assert pending[0].result(10).allowed
     assert left == [8, 49, 49] and pair.left() == [7, 48, 48]
     pair.close()
 
@@ -524,7 +528,7 @@ def _decides(pair: _Pair, cost: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_who_was_turned_away_once_knows_the_way(nodes: Cluster, colour: str) -> None:
+def test_a_redirected_client_knows_the_server_from_then_on(nodes: Cluster, colour: str) -> None:
     nodes.wait_ok()
     with Asker(colour, "1000/hour", raw(nodes.url)) as asker:
         key = f"knows {next(_prefixes)}"
@@ -539,7 +543,7 @@ def test_who_was_turned_away_once_knows_the_way(nodes: Cluster, colour: str) -> 
 
 
 def _errors(nodes: Cluster) -> Counter[str]:
-    """How often the servers have turned somebody away."""
+    """How often the servers have redirected a call."""
     found: Counter[str] = Counter()
     for server in nodes.servers:
         stats = server.cli("INFO", "errorstats")
@@ -580,17 +584,17 @@ def test_what_identities_on_different_servers_were_charged_is_given_back(
     loop = Loop() if colour == "async" else None
     bound: Any = store.bind(definitions, clock=clock) if loop is None else store.bind_async(definitions, clock=clock)
 
-    def ask(method: Callable[..., Any], *arguments: Any) -> Any:
+    def call(method: Callable[..., Any], *arguments: Any) -> Any:
         return method(*arguments) if loop is None else loop.run(method(*arguments))
 
     servers = set()
     for number in range(12):
         pair = (f"user {number}", f"group {number}")
         servers |= {nodes.owner_of(key_slot(name)) for name in store.commands(definitions).names(pair)}
-        assert ask(bound.decide, Operation(pair, (3, 5))).allowed
+        assert call(bound.decide, Operation(pair, (3, 5))).allowed
         clock.advance(1000)
-        ask(bound.give_back, Receipt(pair, (2, 5)), 1000)
-        left = [reading.remaining for reading in ask(bound.decide, Operation(pair, (0, 0))).limits]
+        call(bound.give_back, Receipt(pair, (2, 5)), 1000)
+        left = [reading.remaining for reading in call(bound.decide, Operation(pair, (0, 0))).limits]
         assert left == [limit.limit.quota - (limit.group == 0) for limit in definitions]
     assert len(servers) == 3
     if loop is None:
@@ -626,8 +630,8 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     bound: Any = store.bind(definitions) if loop is None else store.bind_async(definitions)
 
     def decide(pair: tuple[str, str], cost: int = 1) -> Decision:
-        asked: Any = bound.decide(Operation(pair, (cost, cost)))
-        return asked if loop is None else loop.run(asked)  # type: ignore[no-any-return]
+        decision: Any = bound.decide(Operation(pair, (cost, cost)))
+        return decision if loop is None else loop.run(decision)  # type: ignore[no-any-return]
 
     if loop is None:
         with ThreadPoolExecutor(8) as threads:
@@ -643,7 +647,7 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
         passed[user] += decision.allowed
     at_once = passed.total()
     left = {user: decide((user, everybody), 0) for user, everybody in keys}
-    for user, everybody in keys:  # one by one nobody is refused too early
+    for user, everybody in keys:  # one by one, so that no call is refused too early
         while decide((user, everybody)).allowed:
             passed[user] += 1
     finished = {user: decide((user, everybody), 0) for user, everybody in keys}
@@ -652,8 +656,8 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     else:
         loop.run(store.aclose())
         loop.close()
-    told = {"colour": colour, "asked at once": len(asks), "admitted at once": at_once, "in the end": passed.total()}
-    print({"limits": kind, "charged first": first, "limit of each": own_limit, "limit of all": limit, **told})
+    figures = {"colour": colour, "asked at once": len(asks), "admitted at once": at_once, "in the end": passed.total()}
+    print({"limits": kind, "charged first": first, "limit of each": own_limit, "limit of all": limit, **figures})
     assert all(count <= own_limit for count in passed.values())
     assert at_once <= limit and passed.total() == limit
     everybodys = {decision.limits[at["all"]].remaining for decision in left.values()}
@@ -663,7 +667,7 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
         assert decision.limits[at["all"]].remaining == 0
 
 
-def test_clear_forgets_what_is_on_every_server_and_nothing_else(nodes: Cluster) -> None:
+def test_clear_forgets_the_states_on_every_server_and_nothing_else(nodes: Cluster) -> None:
     nodes.wait_ok()
     with Asker("sync", "9/week; 9/week log", raw(nodes.url)) as asker, Asker("sync", "9/week", raw(nodes.url)) as other:
         for number in range(30):

@@ -1,4 +1,4 @@
-"""Stores whose URL names another kind of server than is there: the error says what to change, and tells no key."""
+"""Stores whose URL names the wrong kind of server: the error says what to change, and shows no key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from until import until
 
 pytestmark = pytest.mark.integration
 KEYS = ["jane@example.org", "john@example.org", "jim@example.org", "joan@example.org", "jack@example.org"]
-"""One server of a Cluster has not all of them."""
+"""No single server of a Cluster has all of them."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def store_of(url: str) -> RedisStore:
 
 
 def refused(asker: Asker, key: str) -> str:
-    """What the error of a hit says; nothing where there is none."""
+    """The message of the error of a hit; empty where there is none."""
     try:
         asker.hit(key)
     except StoreError as error:
@@ -49,7 +49,7 @@ def refused(asker: Asker, key: str) -> str:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize(
-    ("scheme", "there", "path", "told"),
+    ("scheme", "there", "path", "expected"),
     [
         ("redis", "cluster", "", "it is a Cluster: use redis+cluster:"),
         ("redis", "sentinel", "", "it has no command EVALSHA: it was renamed or disabled there, or this is a Sentinel"),
@@ -59,15 +59,15 @@ def refused(asker: Asker, key: str) -> str:
         ("redis", 'rename-command TIME ""', "", "it has no command that a script calls: it was renamed or disabled"),
     ],
 )
-def test_a_server_of_another_kind_is_told(scheme: str, there: str, path: str, told: str, colour: str) -> None:
+def test_a_server_of_another_kind_is_reported(scheme: str, there: str, path: str, expected: str, colour: str) -> None:
     with port_of(there) as port, Asker(colour, "7/minute", store_of(f"{scheme}://{HOST}:{port}{path}")) as asker:
-        errors = [said for key in KEYS if (said := refused(asker, key))]
-    assert told in errors[0]
-    assert not any(key in said for key in KEYS for said in errors)
+        errors = [message for key in KEYS if (message := refused(asker, key))]
+    assert expected in errors[0]
+    assert not any(key in message for key in KEYS for message in errors)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_takes_no_more_clients_is_told(colour: str) -> None:
+def test_a_server_that_takes_no_more_clients_is_reported(colour: str) -> None:
     with single("maxclients 3") as server, ExitStack() as clients:
         for _ in range(3):
             clients.enter_context(redis.Redis(host=HOST, port=server.port)).ping()
@@ -78,8 +78,8 @@ def test_a_server_that_takes_no_more_clients_is_told(colour: str) -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_closes_each_connection_is_told(colour: str) -> None:
-    """As a TLS port may, where it is asked without TLS."""
+def test_a_server_that_closes_each_connection_is_reported(colour: str) -> None:
+    """As a TLS port may do with a connection without TLS."""
     with FakeServer(b"", opens=False) as server, Asker(colour, "7/minute", store_of(server.url)) as asker:
         server.hangs_up = True
         assert refused(asker, "key").endswith("cannot be reached: it closes the connection")

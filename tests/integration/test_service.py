@@ -324,22 +324,22 @@ def test_a_broken_policy_is_refused_and_the_old_one_stays(tmp_path: Path) -> Non
             ),
             ("", "the policy is empty"),
         ):
-            seen = len(service.lines)
+            lines_before = len(service.lines)
             policy.write_text(broken)
-            service.wait_for("the changed policy is refused, the old one stays", seen)
-            service.wait_for(reason, seen)
+            service.wait_for("the changed policy is refused, the old one stays", lines_before)
+            service.wait_for(reason, lines_before)
             assert service.check().headers["ratelimit-policy"].startswith('"all";q=10')
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         policy.unlink()
-        service.wait_for("No such file", seen)
-        seen = len(service.lines)
+        service.wait_for("No such file", lines_before)
+        lines_before = len(service.lines)
         write(policy, "30/hour bucket")
-        service.wait_for("is in force", seen)
+        service.wait_for("is in force", lines_before)
         assert service.check().headers["ratelimit-policy"].startswith('"all";q=30')
         assert metrics(service)["headgate_policy_reloads_total", "refused"] == 4
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         service.process.send_signal(signal.SIGHUP)
-        service.wait_for("is in force", seen)
+        service.wait_for("is in force", lines_before)
 
 
 def in_force(service: RunningService) -> float:
@@ -421,9 +421,9 @@ def test_a_policy_is_taken_up_however_it_is_changed(tmp_path: Path) -> None:
 
     with running_service(policy) as service:
         for quota, change in enumerate((in_place, as_an_editor, replaced, like_before, swapped), 20):
-            seen = len(service.lines)
+            lines_before = len(service.lines)
             change(quota)
-            service.wait_for("is in force", seen)
+            service.wait_for("is in force", lines_before)
             assert service.check().headers["ratelimit-policy"].startswith(f'"all";q={quota}'), change
         assert metrics(service)["headgate_policy_reloads_total", "applied"] == 5
         assert metrics(service)["headgate_policy_reloads_total", "refused"] == 0

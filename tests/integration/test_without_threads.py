@@ -53,7 +53,7 @@ def test_without_a_thread_that_listens_a_caller_waits_in_line_and_asks(
     assert limiter.hit("key", cost=10)
     with no_room_for_threads():
         assert limiter.acquire("key", timeout=5)
-    assert "calls to waiting callers are not heard: they ask every 3 s: RuntimeError" in caplog.text
+    assert "waiting callers receive no messages and query every 3 s: RuntimeError" in caplog.text
     limiter.store.close()
 
 

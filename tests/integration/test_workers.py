@@ -174,15 +174,15 @@ def post(service: RunningService, path: str, body: dict[str, object]) -> tuple[i
 
 def test_places_in_flight_are_those_of_all_workers_and_any_of_them_settles(policy: Path, zone: str) -> None:
     write(policy, "20 concurrent")
-    asked: dict[str, object] = {"request": {"method": "GET", "path": "/"}}
+    body: dict[str, object] = {"request": {"method": "GET", "path": "/"}}
     with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
-        told = [answer for _, answer in pool.map(lambda _: post(service, "/v1/reserve", asked), range(60))]
-        held = [answer["id"] for answer in told if answer["allowed"]]
+        answers = [answer for _, answer in pool.map(lambda _: post(service, "/v1/reserve", body), range(60))]
+        held = [answer["id"] for answer in answers if answer["allowed"]]
         assert len(held) == 20
         ends = pool.map(lambda number: post(service, "/v1/commit", {"id": held[number % 20]}), range(60))
         assert Counter(end["outcome"] for _, end in ends) == {"settled": 20, "already settled": 40}
-        told = [answer for _, answer in pool.map(lambda _: post(service, "/v1/reserve", asked), range(60))]
-        assert sum(bool(answer["allowed"]) for answer in told) == 20
+        answers = [answer for _, answer in pool.map(lambda _: post(service, "/v1/reserve", body), range(60))]
+        assert sum(bool(answer["allowed"]) for answer in answers) == 20
 
 
 def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path, zone: str) -> None:
@@ -202,10 +202,10 @@ def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path, fron
         with running_service(policy, "--workers", "2") as service:
             assert service.lines[0].endswith(f", native core, 2 workers, state in {url}{TOLD[front]}; ctrl-c ends it\n")
             assert Path(urlsplit(url).path).exists()
-            seen = len(service.lines)
+            lines_before = len(service.lines)
             write(policy, "10/hour", f"namespace: {namespace}\nstore: memory://\n")
-            each_says(service, "the changed policy is refused, the old one stays", seen)
-            service.wait_for("store: cannot change while running", seen)
+            each_says(service, "the changed policy is refused, the old one stays", lines_before)
+            service.wait_for("store: cannot change while running", lines_before)
     finally:
         Path(urlsplit(url).path).unlink(missing_ok=True)
 
@@ -233,10 +233,10 @@ def test_workers_start_where_the_zone_takes_all_of_a_containers_shared_memory(po
 
 def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zone: str) -> None:
     def message(*arguments: str) -> str:
-        told = run_headgate("serve", str(policy), "--workers", "2", *arguments)
-        assert (told.returncode, told.stdout) == (1, "")
-        assert told.stderr.count("headgate: ") == 1
-        return told.stderr
+        result = run_headgate("serve", str(policy), "--workers", "2", *arguments)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.count("headgate: ") == 1
+        return result.stderr
 
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         port = str(urlsplit(service.url).port)
@@ -351,9 +351,9 @@ def test_nobody_is_replaced_where_the_whole_service_stood_still(policy: Path, zo
 
 
 def test_a_worker_timeout_is_longer_than_its_beat(policy: Path) -> None:
-    told = run_headgate("serve", str(policy), "--workers", "2", "--worker-timeout", "1")
-    assert told.returncode == 2
-    assert "3 or more, or 0" in told.stderr
+    result = run_headgate("serve", str(policy), "--workers", "2", "--worker-timeout", "1")
+    assert result.returncode == 2
+    assert "3 or more, or 0" in result.stderr
 
 
 def test_a_worker_that_keeps_dying_is_started_again_ever_later(policy: Path, zone: str) -> None:
@@ -362,16 +362,16 @@ def test_a_worker_that_keeps_dying_is_started_again_ever_later(policy: Path, zon
         again = "started again as pid"
         victim = first
         for delay in ("0.2", "0.4"):
-            seen = len(service.lines)
+            lines_before = len(service.lines)
             if victim == first:
                 os.kill(victim, signal.SIGKILL)
-                victim = int(service.wait_for(rf"worker 2 \(pid {victim}\) .*; {again} (\d+)", seen)[1])
-                seen = len(service.lines)
+                victim = int(service.wait_for(rf"worker 2 \(pid {victim}\) .*; {again} (\d+)", lines_before)[1])
+                lines_before = len(service.lines)
             os.kill(victim, signal.SIGKILL)
             service.wait_for(
-                rf"worker 2 \(pid {victim}\) was killed by SIGKILL; it is started again in {delay} s", seen
+                rf"worker 2 \(pid {victim}\) was killed by SIGKILL; it is started again in {delay} s", lines_before
             )
-            victim = int(service.wait_for(rf"worker 2 {again} (\d+)", seen)[1])
+            victim = int(service.wait_for(rf"worker 2 {again} (\d+)", lines_before)[1])
             pids.add(victim)
         assert set(workers_of(service)) == {other, victim}
         assert quotas(service) == {'"all";q=1000000;w=3600'}
@@ -383,9 +383,9 @@ def test_a_changed_policy_reaches_all_workers(policy: Path, zone: str) -> None:
         write(policy, "2000000/hour bucket")
         each_says(service, "the changed policy is in force; its rules are all")
         assert quotas(service) == {'"all";q=2000000;w=3600'}
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         policy.write_text("version: 1\nrules: [")
-        each_says(service, "the changed policy is refused, the old one stays:", seen)
+        each_says(service, "the changed policy is refused, the old one stays:", lines_before)
         assert quotas(service) == {'"all";q=2000000;w=3600'}
         figures = metrics(service)
         assert figures["headgate_policy_reloads_total", "applied"] == 2
@@ -404,18 +404,18 @@ def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_
     zone = zone.replace("4MiB", "128KiB")
     write_rules(policy, 2, 500)
     with running_service(policy, "--workers", "2", "--store", zone) as service:
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         write_rules(policy, 300, 600)
-        each_says(service, "the changed policy is refused, the old one stays:", seen)
-        service.wait_for("cannot keep the 300 limits of this policy: a zone of this size knows up to 256", seen)
+        each_says(service, "the changed policy is refused, the old one stays:", lines_before)
+        service.wait_for("cannot keep the 300 limits of this policy: a zone of this size knows up to 256", lines_before)
         assert quotas(service) == {'"r0";q=500;w=3600, "r1";q=500;w=3600'}
         assert {ask(service, "/readyz")[::2] for _ in range(ENOUGH)} == {(200, "ready\n")}
         figures = metrics(service)
         assert figures["headgate_policy_reloads_total", "refused"] == 2
         assert figures["headgate_policy_in_force",] == 0
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         write_rules(policy, 3, 700)
-        each_says(service, "the changed policy is in force; its rules are r0, r1, r2", seen)
+        each_says(service, "the changed policy is in force; its rules are r0, r1, r2", lines_before)
         assert quotas(service) == {'"r0";q=700;w=3600, "r1";q=700;w=3600, "r2";q=700;w=3600'}
         assert metrics(service)["headgate_policy_in_force",] == 1
 
@@ -432,18 +432,18 @@ def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Pat
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         write(policy, "2000000/hour bucket")
         each_says(service, "the changed policy is in force")
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         service.process.send_signal(signal.SIGHUP)
-        each_says(service, "the changed policy is in force", seen)
+        each_says(service, "the changed policy is in force", lines_before)
         policy.write_text("version: 1\nrules: [")
-        each_says(service, "the changed policy is refused", seen)
-        seen = len(service.lines)
+        each_says(service, "the changed policy is refused", lines_before)
+        lines_before = len(service.lines)
         os.kill(workers_of(service)[0], signal.SIGKILL)
-        service.wait_for(r"worker \d: the policy is refused, the last good one stays:", seen)
+        service.wait_for(r"worker \d: the policy is refused, the last good one stays:", lines_before)
         assert quotas(service) == {'"all";q=2000000;w=3600'}
-        seen = len(service.lines)
+        lines_before = len(service.lines)
         write(policy, "3000000/hour bucket")
-        each_says(service, "the changed policy is in force", seen)
+        each_says(service, "the changed policy is in force", lines_before)
         assert quotas(service) == {'"all";q=3000000;w=3600'}
 
 

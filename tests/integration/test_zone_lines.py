@@ -268,7 +268,7 @@ def test_a_child_of_a_fork_waits_with_tickets_of_its_own(path: Path) -> None:
     code = """
 waiting = threading.Thread(target=lambda: print("parent", bool(limiter.acquire("key", lease=1)), flush=True))
 waiting.start()
-while not limiter.store.unguarded._turns.standing: time.sleep(0.01)
+while not limiter.store.unguarded._turns.entries: time.sleep(0.01)
 time.sleep(0.1)
 if os.fork() == 0:
     print("child", bool(limiter.acquire("key", lease=1)), flush=True)
@@ -386,7 +386,7 @@ def test_where_the_lines_are_not_to_be_had_a_guarded_caller_waits_in_its_process
     choice: OnStoreError | None = "local" if by == "the limiter" else None
     limiter = Limiter("1 concurrent; 9/hour", store=store, name="jobs", on_store_error=choice)
     if by == "a middleware":
-        limiter = limiter.told("local")
+        limiter = limiter.with_on_store_error("local")
     held = limiter.reserve("key", lease=LONG_S)
     with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
         until(lambda: freed_places(limiter.store))
@@ -423,12 +423,12 @@ from headgate import Limiter, SharedStore
 limiter = Limiter("1 concurrent", store=SharedStore(sys.argv[1]), name="jobs")
 held = limiter.reserve("key", lease=60)
 waiting = [gevent.spawn(limiter.acquire, "key", timeout=60, lease=60) for _ in range(2)]
-while len(limiter.store._turns.standing) < 2: gevent.sleep(0.01)
+while len(limiter.store._turns.entries) < 2: gevent.sleep(0.01)
 held.commit()
 for each in waiting: each.get().commit()
 last = limiter.reserve("key", lease=60)
 gevent.spawn(limiter.acquire, "key", timeout=60, lease=60)
-while not limiter.store._turns.standing: gevent.sleep(0.01)
+while not limiter.store._turns.entries: gevent.sleep(0.01)
 print("ends")
 """
     ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
@@ -440,7 +440,7 @@ def test_a_process_that_ends_while_others_wait_ends_in_silence(path: Path) -> No
     here.reserve("key", lease=LONG_S)
     code = """
 threading.Thread(target=lambda: limiter.acquire("key", lease=9), daemon=True).start()
-while not limiter.store._turns.standing: time.sleep(0.01)
+while not limiter.store._turns.entries: time.sleep(0.01)
 """
     with process(code, path, "1 concurrent") as ending:
         assert ending.communicate(timeout=60) == ("", "")

@@ -1,4 +1,4 @@
-"""Books under everything that can happen to calls: exact sums in both forms, and closed months stay as they were."""
+"""Books under any sequence of entries: exact sums in both formats, and closed months stay as they were."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MOMENTS = st.integers(OCTOBER_US, DECEMBER_US + 20 * DAY_US)
 
 @st.composite
 def usages(draw: st.DrawFn) -> Usage:
-    sent, made = draw(TOKENS), draw(TOKENS)
-    return Usage(sent, made, draw(st.integers(0, sent)), 0, 0, draw(st.integers(0, made)), draw(st.integers(0, 3)))
+    sent, output = draw(TOKENS), draw(TOKENS)
+    return Usage(sent, output, draw(st.integers(0, sent)), 0, 0, draw(st.integers(0, output)), draw(st.integers(0, 3)))
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> Record:
-    """A record of one of a few calls, in any order: settled before it is held, twice, never, refused, corrected."""
+    """A record of one of a few calls: settled before it is held, twice or never, refused, or corrected."""
     kind = draw(st.sampled_from(KINDS))
     number = draw(st.integers(0, 5))
     admitted_us = OCTOBER_US + number * 13 * DAY_US  # of October, November and December
@@ -95,26 +95,26 @@ def by_brute_force(records: Sequence[Record]) -> dict[tuple[str, str], list[int]
     for found in calls.values():
         first = found[0].entry if isinstance(found[0], Correction) else found[0]
         assert isinstance(first, Entry)
-        sent = made = held_sent = held_made = cost = held_cost = 0
+        sent = output = held_sent = held_output = cost = held_cost = 0
         is_done = is_held = False
         for record in found:
             if isinstance(record, Correction):
-                own = record.entry
-                sent, made = (sent + held_sent, made + held_made) if own.usage is None else own.usage[:2]
-                cost = cost + held_cost if own.cost is None else own.cost
-                held_sent = held_made = held_cost = 0
+                entry = record.entry
+                sent, output = (sent + held_sent, output + held_output) if entry.usage is None else entry.usage[:2]
+                cost = cost + held_cost if entry.cost is None else entry.cost
+                held_sent = held_output = held_cost = 0
                 is_done = True
             elif isinstance(record, Entry) and record.kind in ("held", "extended") and not is_done:
                 if record.kind == "extended" or not is_held:
-                    held_sent, held_made, held_cost = record.held_input, record.held_output, record.held_cost or 0
+                    held_sent, held_output, held_cost = record.held_input, record.held_output, record.held_cost or 0
                 is_held = True
             elif isinstance(record, Entry) and record.kind == "settled" and not is_done:
                 void = record.mode in ("cancelled", "failed")
                 as_held = (0, 0) if void else (record.held_input, record.held_output)
-                sent, made = as_held if record.usage is None else record.usage[:2]
-                cost, held_sent, held_made, held_cost, is_done = record.cost or 0, 0, 0, 0, True
+                sent, output = as_held if record.usage is None else record.usage[:2]
+                cost, held_sent, held_output, held_cost, is_done = record.cost or 0, 0, 0, 0, True
         group = sums[first.caller.user, first.model]
-        for place, number in enumerate((1, 0, sent, made, cost, held_cost)):
+        for place, number in enumerate((1, 0, sent, output, cost, held_cost)):
             group[place] += number
     return {key: found for key, found in sums.items() if any(found)}
 
@@ -122,8 +122,8 @@ def by_brute_force(records: Sequence[Record]) -> dict[tuple[str, str], list[int]
 def summed(report: Report) -> dict[tuple[str, ...], list[int]]:
     found = {}
     for row in report.rows:
-        own = row.restated
-        found[row.group] = [own.calls, own.refused, own.input, own.output, own.cost, own.unsettled_cost]
+        sums = row.restated
+        found[row.group] = [sums.calls, sums.refused, sums.input, sums.output, sums.cost, sums.unsettled_cost]
     return {key: numbers for key, numbers in found.items() if any(numbers)}
 
 
@@ -137,7 +137,7 @@ def test_sums_are_those_of_every_call_counted_once_as_it_was_settled_first_and_c
 
 
 @given(st.lists(entries(), max_size=12), st.lists(entries(), max_size=12), st.lists(entries(), max_size=12))
-def test_a_closed_month_stays_as_it_was_and_what_changes_is_told_later(
+def test_a_closed_month_stays_as_it_was_and_changes_are_reported_as_later_ones(
     before: list[Record], between: list[Record], after: list[Record]
 ) -> None:
     def sums_of(month: str, records: list[Record]) -> dict[str, int]:
@@ -149,7 +149,7 @@ def test_a_closed_month_stays_as_it_was_and_what_changes_is_told_later(
     november = Closing(DECEMBER_US + DAY_US, "2026-11", "UTC", sums_of("2026-11", so_far))
     records = [*so_far, november, *after]
     report = report_of([Listed(records)], by=["month", "user"])
-    assert [month.booked for month in report.closed] == [month.kept for month in report.closed]
+    assert [month.booked for month in report.closed] == [month.recorded for month in report.closed]
     assert report.total.booked.plus(report.total.later) == report.total.restated
     plain = [record for record in records if not isinstance(record, Closing)]
     restated = report_of([Listed(plain)], by=["month", "user"])
@@ -185,12 +185,12 @@ def test_fields_of_any_kind_are_a_record_or_a_value_error(fields: dict[str, obje
 @given(st.lists(entries(), min_size=1, max_size=30))
 def test_both_forms_give_the_same_report(records: list[Record]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        told = []
+        reports = []
         for file in (JsonLinesFile(Path(folder, "b.jsonl"), daily=False), SqliteFile(Path(folder, "b.db"))):
             for start in range(0, len(records), 7):
                 file.append([file.encode(record) for record in records[start : start + 7]])
             file.close()
             books: ReadBooks = read_books(file.path)
-            told.append(json_text(report_of([books], by=["month", "user", "model", "limit"])))
+            reports.append(json_text(report_of([books], by=["month", "user", "model", "limit"])))
             books.close()
-    assert told[0] == told[1] == json_text(report_of([Listed(records)], by=["month", "user", "model", "limit"]))
+    assert reports[0] == reports[1] == json_text(report_of([Listed(records)], by=["month", "user", "model", "limit"]))

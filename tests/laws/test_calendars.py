@@ -1,4 +1,4 @@
-"""Calendar windows begin where the clocks on the wall say, and no more than the limit passes in any of them."""
+"""Calendar windows begin by the local clocks, and no more than the limit passes in any of them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def us(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> int:
     return int((datetime(year, month, day, hour, minute, tzinfo=UTC) - EPOCH).total_seconds()) * 10**6
 
 
-def begins(period: str, day: date) -> date:
-    """The first day of the period that a day is in."""
+def first_day(period: str, day: date) -> date:
+    """The first day of the period of a day."""
     match period:
         case "week":
             return day - timedelta(days=day.weekday())
@@ -47,7 +47,7 @@ def begins(period: str, day: date) -> date:
 
 @cache
 def first_minute(day: date, zone: str) -> int:
-    """When the clocks first show this day or a later one, looked for minute by minute."""
+    """The first moment at which the clocks show this day or a later one, searched minute by minute."""
     info, minute = ZoneInfo(zone), us(day.year, day.month, day.day) - 30 * HOUR_US
     while datetime.fromtimestamp(minute // 10**6, info).date() < day:
         minute += 60 * 10**6
@@ -55,12 +55,14 @@ def first_minute(day: date, zone: str) -> int:
 
 
 def brute_window(period: str, zone: str, now_us: int) -> tuple[int, int]:
-    """The window of a moment: between the last border that has come and the first that has not."""
+    """The window of a moment: between the last border before it and the first after it."""
     today = datetime.fromtimestamp(now_us // 10**6, ZoneInfo(zone)).date()
-    first = begins(period, today - timedelta(days=1))
+    first = first_day(period, today - timedelta(days=1))
     days = [first]
     while days[-1] <= today + timedelta(days=1):
-        days.append(begins(period, days[-1] + timedelta(days=1 if period == "day" else 7 if period == "week" else 32)))
+        days.append(
+            first_day(period, days[-1] + timedelta(days=1 if period == "day" else 7 if period == "week" else 32))
+        )
         if period == "year":
             days[-1] = date(days[-2].year + 1, 1, 1)
     borders = sorted({first_minute(day, zone) for day in days})
@@ -75,12 +77,12 @@ def moments(draw: st.DrawFn, zone: str) -> int:
     change_us = draw(st.sampled_from([run for run, _ in runs if 2 * DAY_US < run < LARGEST] or [any_us]))
     near_us = draw(st.sampled_from([0, 1, -1, HOUR_US, -HOUR_US, DAY_US, -DAY_US]))
     midnight_us = Calendar(draw(PERIODS), zone).window(any_us)[0]
-    found = draw(st.sampled_from([any_us, change_us + near_us, midnight_us + near_us]))
-    return min(LARGEST, max(DAY_US, found))
+    moment_us = draw(st.sampled_from([any_us, change_us + near_us, midnight_us + near_us]))
+    return min(LARGEST, max(DAY_US, moment_us))
 
 
 @given(zone=st.sampled_from(ZONES), period=PERIODS, data=st.data())
-def test_a_window_is_what_the_clocks_on_the_wall_show(zone: str, period: str, data: st.DataObject) -> None:
+def test_a_window_follows_the_local_clocks(zone: str, period: str, data: st.DataObject) -> None:
     now_us = data.draw(moments(zone))
     assert Calendar(period, zone).window(now_us) == brute_window(period, zone, now_us)
 
@@ -98,7 +100,7 @@ def test_windows_follow_each_other_from_the_first_moment_of_clocks_to_the_last(z
     days = {"day": (1, 1.25), "week": (6, 7.25), "month": (27, 31.25), "year": (364, 366.25)}
     least, most = days[period]
     assert all(least * DAY_US - 2 * HOUR_US <= later - earlier <= most * DAY_US for earlier, later in pairwise(ends))
-    if period != "day":  # each begins with a day
+    if period != "day":  # each window begins with a day
         assert all(Calendar("day", zone).window(at)[0] == at for at in ends)
 
 
@@ -152,7 +154,7 @@ def test_a_years_end_in_several_zones(store_kind: str, zone: str, border_us: int
     assert limiter.hit("key", 2).remaining == 0
 
 
-def test_a_midnight_that_is_skipped_is_the_change_and_one_that_comes_twice_is_its_first() -> None:
+def test_a_skipped_midnight_is_the_change_of_the_clocks_and_a_repeated_one_is_its_first() -> None:
     havana = Calendar("day", "America/Havana")  # from 00:00 to 01:00 in March, from 01:00 back to 00:00 in November
     assert havana.window(us(2028, 3, 12, 12))[0] == us(2028, 3, 12, 5)
     assert havana.window(us(2028, 11, 5, 12))[0] == us(2028, 11, 5, 4)
@@ -173,11 +175,11 @@ def test_no_more_than_the_limit_passes_in_any_window(
         near = st.sampled_from([window[1] - 1, window[1], window[1] + 1, window[1] + HOUR_US, window[0] + DAY_US])
         clock.set(max(clock.now_us(), data.draw(st.one_of(near, st.just(clock.now_us())))))
         cost = data.draw(st.integers(1, 4))
-        own = brute_window(period, zone, clock.now_us())
-        assert bool(limiter.hit("key", cost)) == (passed[own] + cost <= limit)
-        if passed[own] + cost <= limit:
-            passed[own] += cost
-        assert limiter.peek("key", 0).reset_after_us == (own[1] - clock.now_us() if passed[own] else 0)
+        window_now = brute_window(period, zone, clock.now_us())
+        assert bool(limiter.hit("key", cost)) == (passed[window_now] + cost <= limit)
+        if passed[window_now] + cost <= limit:
+            passed[window_now] += cost
+        assert limiter.peek("key", 0).reset_after_us == (window_now[1] - clock.now_us() if passed[window_now] else 0)
 
 
 @given(period=PERIODS, zone=st.sampled_from(ZONES), back_us=st.integers(1, 2 * DAY_US), data=st.data())
@@ -197,14 +199,14 @@ def test_a_clock_that_goes_back_stays_in_the_later_window(
     assert limiter.hit("key")
 
 
-def test_another_zone_or_period_takes_over_what_was_used_in_a_window_that_lives(store_kind: str) -> None:
+def test_another_zone_or_period_takes_over_the_usage_of_a_live_window(store_kind: str) -> None:
     clock = ManualClock(us(2028, 1, 31, 23, 30))  # half past midnight of February in Zurich
     limiter = make_limiter(store_kind, "10/month in Europe/Zurich", clock, name="budget")
     limiter.hit("key", 4)
 
     def changed(text: str) -> tuple[int | None, int | None]:
-        found = make_changed(text).peek("key", 0)
-        return found.remaining, found.reset_after_us
+        decision = make_changed(text).peek("key", 0)
+        return decision.remaining, decision.reset_after_us
 
     def make_changed(text: str) -> Limiter:
         return Limiter(text, store=limiter.store, name="budget", clock=clock)
@@ -215,4 +217,4 @@ def test_another_zone_or_period_takes_over_what_was_used_in_a_window_that_lives(
     assert make_changed("10/month in UTC").hit("key", 6)
     clock.advance(HOUR_US // 2)
     assert changed("10/month in UTC") == (10, 0)
-    assert changed("10/month in Europe/Zurich") == (10, 0), "it was counted by the other calendar, and is over"
+    assert changed("10/month in Europe/Zurich") == (10, 0), "it was counted by the other calendar, and has ended"

@@ -20,9 +20,16 @@ LIMITS = st.lists(st.builds(counting, ONE_LIMIT, st.sampled_from(THREE)), min_si
 def by_unit(decision: Decision, unit: str) -> list[tuple[object, ...]]:
     """The numbers of the limits that count a unit."""
     return [
-        (own.allowed, own.remaining, own.reset_after_us, own.retry_after_us, own.next_after_us, own.delay_us)
-        for own in decision.limits
-        if own.unit == unit
+        (
+            reading.allowed,
+            reading.remaining,
+            reading.reset_after_us,
+            reading.retry_after_us,
+            reading.next_after_us,
+            reading.delay_us,
+        )
+        for reading in decision.limits
+        if reading.unit == unit
     ]
 
 
@@ -40,18 +47,18 @@ def test_a_decision_of_several_units_is_that_of_limiters_of_one_unit_each_all_or
     for steps in zip(*histories.values(), strict=False):
         clock.advance(steps[0][0])
         costs = {unit: cost for unit, (_, cost) in zip(units, steps, strict=True)}
-        asked = {unit: limiter.peek("key", ReadCosts({unit: costs[unit]})) for unit, limiter in apart.items()}
+        peeks = {unit: limiter.peek("key", ReadCosts({unit: costs[unit]})) for unit, limiter in apart.items()}
         decision = together.hit("key", ReadCosts(costs))
-        assert decision.allowed == all(own.allowed for own in asked.values())
+        assert decision.allowed == all(own.allowed for own in peeks.values())
         for unit, limiter in apart.items():
             if decision.allowed:
                 own = limiter.hit("key", ReadCosts({unit: costs[unit]}))
                 assert by_unit(decision, unit) == by_unit(own, unit)
             else:
-                told = [(reading[0], reading[3]) for reading in by_unit(decision, unit)]
-                assert told == [(reading[0], reading[3]) for reading in by_unit(asked[unit], unit)]
-            left = together.peek("key", ReadCosts(dict.fromkeys(units, 0)))
-            assert by_unit(left, unit) == by_unit(limiter.peek("key", ReadCosts({unit: 0})), unit)
+                refusals = [(reading[0], reading[3]) for reading in by_unit(decision, unit)]
+                assert refusals == [(reading[0], reading[3]) for reading in by_unit(peeks[unit], unit)]
+            remaining = together.peek("key", ReadCosts(dict.fromkeys(units, 0)))
+            assert by_unit(remaining, unit) == by_unit(limiter.peek("key", ReadCosts({unit: 0})), unit)
 
 
 @given(limits=SEVERAL_LIMITS, of=st.sampled_from(THREE), data=st.data())
@@ -61,13 +68,13 @@ def test_the_unit_changes_no_number(store_kind: str, limits: list[Limit], of: st
     other = make_limiter(store_kind, [counting(limit, of) for limit in limits], clock)
     for wait_us, cost in data.draw(history_of(limits)):
         clock.advance(wait_us)
-        told, own = numbers(plain.hit("key", cost)), numbers(other.hit("key", ReadCosts({of: cost})))
+        plain_numbers, other_numbers = numbers(plain.hit("key", cost)), numbers(other.hit("key", ReadCosts({of: cost})))
         for name in ("allowed", "remaining", "reset_after_us", "retry_after_us", "delay_us", "limit"):
-            assert told[name] == own[name]
+            assert plain_numbers[name] == other_numbers[name]
 
 
 @given(limits=LIMITS, data=st.data())
-def test_what_is_given_back_of_each_unit_is_as_if_never_charged(
+def test_units_that_are_given_back_count_as_never_charged(
     store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()

@@ -46,43 +46,43 @@ def answers(
     clock = ManualClock()
     limiters = [Limiter(text, store=store, name="api", clock=clock) for text in texts]
     other = Limiter("1/second fixed", store=store, name="other", clock=clock)
-    told: list[Any] = []
-    for number, (what, version, units, wait_us) in enumerate(steps):
+    results: list[Any] = []
+    for number, (action, version, units, wait_us) in enumerate(steps):
         clock.advance(wait_us)
         for key in range(4 * forgets):
             other.hit((str(number), key))
         limiter = limiters[version % len(limiters)]
-        own = limiter.id_of("key", "1")
-        if what == "hit":
-            told.append(numbers(limiter.hit("key", units)))
-        elif what == "reserve":
+        whole_id = limiter.id_of("key", "1")
+        if action == "hit":
+            results.append(numbers(limiter.hit("key", units)))
+        elif action == "reserve":
             held = limiter.reserve("key", cost, id="1", lease=30 * 86_400)
-            told.append((numbers(held.decision), held.repeated))
-        elif what == "extend":
-            # On Redis no more is held of a calendar window that limits do not have, see docs/redis.md.
+            results.append((numbers(held.decision), held.repeated))
+        elif action == "extend":
+            # On Redis an extension cannot charge a calendar window that the limits do not have, see docs/redis.md.
             more = 0 if "Zurich" in texts[0] else units
-            extended = limiter.extend(own, lease=1, more=more)
-            told.append((extended.outcome, [(after.remaining, after.reset_after_us) for after in extended.after]))
+            extended = limiter.extend(whole_id, lease=1, more=more)
+            results.append((extended.outcome, [(after.remaining, after.reset_after_us) for after in extended.after]))
         else:
-            settled = limiter.commit(own, units)
-            told.append((settled.outcome, [(after.remaining, after.reset_after_us) for after in settled.after]))
-        told += [numbers(each.peek("key", 1)) for each in limiters]
-    return told
+            settled = limiter.commit(whole_id, units)
+            results.append((settled.outcome, [(after.remaining, after.reset_after_us) for after in settled.after]))
+        results += [numbers(one.peek("key", 1)) for one in limiters]
+    return results
 
 
 @needs_two
 @given(texts=st.sampled_from(VERSIONS), cost=st.integers(0, 3), steps=STEPS)
 @example(
     texts=VERSIONS[0], cost=1, steps=[("reserve", 0, 0, 0), ("extend", 1, 0, 61_000_000), ("commit", 0, 20, 0)]
-)  # a hold of a log that had left, seen through a counter
+)  # a hold of a log entry that had left, extended under a counter
 @example(
     texts=VERSIONS[0],
     cost=1,
     steps=[("reserve", 0, 0, 0), ("extend", 1, 0, 10_000_000), ("commit", 0, 20, 300_000_000)],
-)  # the counter that took it over has ended, too
+)  # the counter that took over has ended, too
 def test_holds_of_changed_limits_are_settled_alike_whether_or_not_a_state_that_ended_was_forgotten(
     texts: tuple[str, ...], cost: int, steps: list[tuple[str, int, int, int]]
 ) -> None:
-    told = [answers(make_store(kind), texts, cost, steps, forgets=False) for kind in deciding(HOLDING)]
-    told.append(answers(MemoryStore(core="python"), texts, cost, steps, forgets=True))
-    assert all(each == told[0] for each in told)
+    results = [answers(make_store(kind), texts, cost, steps, forgets=False) for kind in deciding(HOLDING)]
+    results.append(answers(MemoryStore(core="python"), texts, cost, steps, forgets=True))
+    assert all(one == results[0] for one in results)

@@ -1,4 +1,4 @@
-"""The laws of giving back: the inverse of a charge at its own instant, never more than what is left of it later."""
+"""The laws of giving back: at its own instant it is the inverse of a charge, later never more than is left of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asking import give_back
+from bound_calls import give_back
 from headgate import Limiter
 from headgate.algorithms import stepwise
 from headgate.algorithms.sliding_log import MOST_SINCE
@@ -23,10 +23,10 @@ needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is 
 
 
 class Pieces:
-    """What was charged and not given back: the state that would be there if nothing else had ever been charged.
+    """The charges that were not given back: the state that would exist without any other charge.
 
-    A charge that was given back has moved the state on to its moment all the same, unless no state is left: only a
-    clock that steps back can tell.
+    A charge that was given back has still moved the state to its moment, unless no state is left: only a clock that
+    steps back makes a difference.
     """
 
     def __init__(self, limit: Limit, *, steps_back: bool) -> None:
@@ -35,7 +35,7 @@ class Pieces:
         self.algorithm = transition_of(limit.compiled)
         self.pieces: list[tuple[int, int]] = []
         self.first = 0
-        """The first piece that the state knows of."""
+        """The first piece that the state contains."""
 
     def charge(self, now_us: int, cost: int) -> None:
         self.pieces.append((now_us // self.limit.unit_us, cost))
@@ -47,7 +47,7 @@ class Pieces:
             self.first = len(self.pieces)
 
     def remaining(self, now_us: int) -> int:
-        """The most that may be left."""
+        """The most that may remain."""
         limit, state = self.limit, None
         for moment, cost in self.pieces[self.first :]:
             state = self.algorithm.charge(limit, self.algorithm.roll(limit, state, moment), moment, cost)
@@ -57,9 +57,9 @@ class Pieces:
 
 
 class Steps:
-    """A bucket in steps, of which each is counted: how many have come since a charge, and gave units of it back.
+    """A bucket in steps with a count of them: the steps since a charge have given units of it back.
 
-    Here nothing else can be the measure: without a charge the steps would have begun later, and less be left.
+    A bucket without the charge cannot be the measure: its steps would have begun later, and less would be left.
     """
 
     def __init__(self, limit: Limit) -> None:
@@ -91,45 +91,45 @@ class Steps:
         self.tokens = now
 
     def remaining(self, now_us: int) -> int:
-        """The most that may be left."""
+        """The most that may remain."""
         self.roll(now_us)
         return max(0, self.tokens)
 
 
 class Caller:
-    """Who charges and gives back, by a clock of its own that never steps; the pieces under each limit are kept."""
+    """Charges and gives back, by a clock of its own that never steps; records the pieces under each limit."""
 
     def __init__(self, limiter: Limiter, limits: list[Limit], clock: ManualClock, *, steps_back: bool = False) -> None:
         self.limiter = limiter
         self.clock = clock
-        self.own_us = 0
+        self.caller_us = 0
         self.all = [
             Steps(limit) if isinstance(limit, StepwiseBucket) else Pieces(limit, steps_back=steps_back)
             for limit in limits
         ]
         self.charges: list[tuple[int, int]] = []
-        """When each was asked for, by the caller's clock, and how much is not given back yet."""
+        """The moment before each charge, by the caller's clock, and the units that are not given back yet."""
 
     def wait(self, wait_us: int) -> None:
         """Let time pass; a negative wait is a step of the store's clock alone."""
         self.clock.advance(wait_us)
-        self.own_us += max(0, wait_us)
+        self.caller_us += max(0, wait_us)
 
     def hit(self, cost: int) -> None:
         if self.limiter.hit("key", cost) and cost:
-            self.charges.append((self.own_us, cost))
+            self.charges.append((self.caller_us, cost))
             for pieces in self.all:
                 pieces.charge(self.clock.now_us(), cost)
 
     def give_back(self, number: int, cost: int, more_us: int) -> None:
-        asked_us, left = self.charges[number]
-        self.charges[number] = (asked_us, left - cost)
-        give_back(self.limiter._bound, ("key",), (cost,), self.own_us - asked_us + more_us)
+        called_us, left = self.charges[number]
+        self.charges[number] = (called_us, left - cost)
+        give_back(self.limiter._bound, ("key",), (cost,), self.caller_us - called_us + more_us)
         for pieces, state in zip(self.all, self.limiter._bound.read(("key",)), strict=True):
             pieces.give_back(number, cost, self.clock.now_us(), state)
 
     def act(self, data: st.DataObject, wait_us: int, cost: int, *, exactly: bool = False) -> None:
-        """Wait, then charge, or give back all or a part of what was charged before."""
+        """Wait, then charge, or give back all or a part of an earlier charge."""
         self.wait(wait_us)
         open_charges = [number for number, (_, left) in enumerate(self.charges) if left]
         if not open_charges or data.draw(st.booleans()):
@@ -143,13 +143,13 @@ class Caller:
         self.give_back(number, part, more_us)
 
     def assert_never_better(self) -> None:
-        """No limit has more left than if nothing had been charged but what was not given back."""
+        """Assert that no limit has more left than with only the charges that were not given back."""
         for pieces, reading in zip(self.all, self.limiter.peek("key", 0).limits, strict=True):
             assert reading.remaining <= pieces.remaining(self.clock.now_us())
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_identity_what_is_given_back_at_its_own_instant_was_never_charged(
+def test_identity_a_charge_given_back_at_its_own_instant_was_never_made(
     store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -165,7 +165,7 @@ def test_identity_what_is_given_back_at_its_own_instant_was_never_charged(
 
 
 @given(limits=SEVERAL_LIMITS, back=st.booleans(), data=st.data())
-def test_never_more_is_given_back_than_what_is_left_of_a_charge(
+def test_no_more_is_given_back_than_is_left_of_a_charge(
     store_kind: str, limits: list[Limit], back: bool, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -176,7 +176,7 @@ def test_never_more_is_given_back_than_what_is_left_of_a_charge(
 
 
 @given(limit=ONE_LIMIT, data=st.data())
-def test_ceiling_holds_for_what_was_admitted_and_not_given_back(
+def test_ceiling_holds_for_units_that_were_admitted_and_not_given_back(
     store_kind: str, limit: Limit, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -193,7 +193,7 @@ WINDOWS = (FixedWindow, SlidingLog, SlidingWindow, CalendarWindow)
 
 
 @given(limit=st.one_of(*(ONE_OF_A_KIND[kind] for kind in WINDOWS)), data=st.data())
-def test_all_that_is_left_of_a_charge_whose_moment_is_known_is_given_back_by_windows(
+def test_windows_give_back_all_that_is_left_of_a_charge_of_known_time(
     store_kind: str, limit: Limit, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -205,7 +205,7 @@ def test_all_that_is_left_of_a_charge_whose_moment_is_known_is_given_back_by_win
 
 @needs_both
 @given(limits=SEVERAL_LIMITS, back=st.booleans(), data=st.data())
-def test_all_stores_agree_on_what_is_given_back_however_wrong_the_caller_is(
+def test_all_stores_agree_on_what_is_given_back_for_any_arguments(
     limits: list[Limit], back: bool, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -236,9 +236,9 @@ def test_all_stores_agree_on_long_logs(since: int, cost: int) -> None:
         give_back(limiter._bound, ("key",), (cost,), 10 * since + 5)
     assert_same([limiter._bound.read(("key",)) for limiter in limiters])
     costs = [number % 3 + 1 for number in range(MOST_SINCE + 60)]
-    given = min(cost, sum(costs[-MOST_SINCE:])) if since + 1 < MOST_SINCE else 0
-    assert limiters[0].peek("key", 0).limits[0].remaining == 1000 - sum(costs) + given
-    for limiter in limiters:  # and life goes on
+    given_back = min(cost, sum(costs[-MOST_SINCE:])) if since + 1 < MOST_SINCE else 0
+    assert limiters[0].peek("key", 0).limits[0].remaining == 1000 - sum(costs) + given_back
+    for limiter in limiters:  # later charges agree, too
         limiter.hit("key", 5)
     clock.advance(60_000_000 - 10 * MOST_SINCE)
     assert_same([numbers(limiter.hit("key")) for limiter in limiters])

@@ -1,4 +1,4 @@
-"""Holds over several identities, which a Cluster keeps in as many slots, say the same as those of one table."""
+"""Holds over several identities, which a Cluster stores in several slots, get the same answers as in one table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.holding import Hold
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from subjects import HOLDING, deciding, make_store, numbers, told
+from subjects import HOLDING, deciding, make_store, numbers, outcome_values
 
 RULES = (
     ("20/minute bucket; 90/hour fixed", "30/minute log", "9/10 seconds leaky 12"),
@@ -25,8 +25,8 @@ LEASES_US = (10, 1_000_000, 60_000_000, 3_600_000_000)
 STEPS = 500
 
 
-class Alike:
-    """The same limits on stores of all kinds, each rule counting by an identity of its own, and what is held there."""
+class TwinBounds:
+    """The same limits on stores of all kinds, each rule with a separate identity, and their holds."""
 
     def __init__(self, seed: int, rules: tuple[str, ...]) -> None:
         self.random, self.clock, self.groups = random.Random(seed), ManualClock(), len(rules)
@@ -38,18 +38,18 @@ class Alike:
         self.bounds: list[Any] = [store.bind(limits, clock=self.clock) for store in stores]
         self.held: list[tuple[tuple[str, ...], list[str]]] = []
 
-    def same(self, keys: tuple[str, ...], ask: Callable[[int], object]) -> None:
-        """All answer alike, and have as much left."""
-        answers: list[object] = []
+    def same(self, keys: tuple[str, ...], call: Callable[[int], object]) -> None:
+        """Assert that all answer alike, and have the same numbers afterwards."""
+        results: list[object] = []
         for place in range(len(self.bounds)):
             try:
-                answers.append(ask(place))
+                results.append(call(place))
             except (ArgumentError, ConflictingId) as error:
-                answers.append(type(error))
-        assert all(answer == answers[0] for answer in answers), answers
-        looks = [Operation(keys, (0,) * self.groups, commit=False)] * len(self.bounds)
-        left = [numbers(bound.decide(look)) for bound, look in zip(self.bounds, looks, strict=True)]
-        assert all(each == left[0] for each in left), left
+                results.append(type(error))
+        assert all(result == results[0] for result in results), results
+        peeks = [Operation(keys, (0,) * self.groups, commit=False)] * len(self.bounds)
+        remaining = [numbers(bound.decide(peek)) for bound, peek in zip(self.bounds, peeks, strict=True)]
+        assert all(one == remaining[0] for one in remaining), remaining
 
     def step(self) -> None:
         draw, chance = self.random, self.random.random()
@@ -64,10 +64,10 @@ class Alike:
         elif chance < 0.8:
             keys, ids = self.held.pop(draw.randrange(len(self.held)))
             actuals = draw.choice([None, 0, list(costs)])
-            self.same(keys, lambda place: told(self.bounds[place].commit(ids[place], actuals)))
+            self.same(keys, lambda place: outcome_values(self.bounds[place].commit(ids[place], actuals)))
         elif chance < 0.93:
             (keys, ids), lease_us = draw.choice(self.held), draw.choice(LEASES_US)
-            self.same(keys, lambda place: told(self.bounds[place].extend(ids[place], lease_us, costs)))
+            self.same(keys, lambda place: outcome_values(self.bounds[place].extend(ids[place], lease_us, costs)))
         else:
             self.clock.advance(draw.choice([0, 1, 700_000, 20_000_000]))
 
@@ -78,12 +78,12 @@ class Alike:
         name, lease_us = self.random.choice([None, None, f"name {self.random.randrange(9)}"]), LEASES_US[2]
         ids: list[str] = []
 
-        def ask(place: int) -> object:
+        def call(place: int) -> object:
             reserved = self.bounds[place].reserve(Operation(keys, costs), Hold(name, lease_us))
             ids.append(reserved.id)
             return reserved.repeated, numbers(reserved.decision)
 
-        self.same(keys, ask)
+        self.same(keys, call)
         if len(ids) == len(self.bounds):
             self.held.append((keys, ids))
 
@@ -91,7 +91,7 @@ class Alike:
 @pytest.mark.skipif(len(deciding(HOLDING)) < 2, reason="only one store that holds is here")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rules", RULES, ids=["rates", "steps", "places"])
-def test_holds_over_several_identities_say_the_same_on_all_stores(rules: tuple[str, ...], seed: int) -> None:
-    alike = Alike(seed, rules)
+def test_holds_over_several_identities_give_the_same_answers_on_all_stores(rules: tuple[str, ...], seed: int) -> None:
+    alike = TwinBounds(seed, rules)
     for _ in range(STEPS):
         alike.step()

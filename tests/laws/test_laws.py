@@ -1,4 +1,4 @@
-"""The laws that hold for every algorithm, on every store, whatever the numbers.
+"""The laws that hold for every algorithm, on every store, with any numbers.
 
 Each test is one law of docs/algorithms.md#laws and checks it for generated limits and histories.
 """
@@ -31,7 +31,7 @@ DAY_US = 86_400_000_000
 
 
 def play(limiter: Limiter, clock: ManualClock, history: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Run (wait, cost) steps; what passed, as (moment, cost)."""
+    """Run (wait, cost) steps; return those that passed, as (moment, cost)."""
     passed = []
     for wait_us, cost in history:
         clock.advance(wait_us)
@@ -58,11 +58,11 @@ def test_ceiling_at_one_instant_never_more_than_the_capacity_passes(
 SHORTEST_US = {
     period: days * DAY_US - 3_600_000_000 for period, days in {"day": 1, "week": 7, "month": 28, "year": 365}.items()
 }
-"""The shortest windows of calendars that are left after 2026."""
+"""The shortest calendar windows after 2026."""
 
 
 def bound_in(limit: Limit, interval_us: int) -> int:
-    """The most that this algorithm's own contract lets pass in a closed interval of this length."""
+    """The most that this algorithm admits by its contract in a closed interval of this length."""
     match limit:
         case FixedWindow():
             return (-(-interval_us // limit.period_us) + 1) * limit.limit
@@ -94,7 +94,7 @@ def test_rate_in_any_interval_each_algorithms_own_bound_holds(
         total = 0
         for moment_us, cost in passed[first:]:
             total += cost
-            # Within one unit of time all moments are one.
+            # All moments within one unit of time are equal.
             interval_us = (moment_us // unit_us - passed[first][0] // unit_us) * unit_us
             assert total <= bound_in(limit, interval_us)
 
@@ -138,7 +138,7 @@ def test_exact_wait_holds_when_the_numbers_of_a_limit_have_changed(
 
 
 @given(algorithm=st.sampled_from(list(ONE_OF_A_KIND)), data=st.data())
-def test_what_was_forgotten_under_former_numbers_stays_forgotten_under_others(
+def test_a_state_forgotten_under_former_numbers_stays_forgotten_under_others(
     store_kind: str, algorithm: type[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -217,10 +217,10 @@ def test_peek_is_silent(store_kind: str, limits: list[Limit], data: st.DataObjec
     peeked, alone = make_limiter(store_kind, limits, clock), make_limiter(store_kind, limits, clock)
     for wait_us, cost in data.draw(history_of(limits, back=True)):
         clock.advance(wait_us)
-        foretold = peeked.peek("key", cost)
+        peeked_decision = peeked.peek("key", cost)
         peeked.hit("key", 0)
         decision = alone.hit("key", cost)
-        assert numbers(foretold) == numbers(decision)
+        assert numbers(peeked_decision) == numbers(decision)
         assert numbers(peeked.hit("key", cost)) == numbers(decision)
 
 
@@ -244,16 +244,18 @@ def test_all_or_none_several_limits_admit_what_each_would_admit(
 ) -> None:
     clock = ManualClock()
     together = make_limiter(store_kind, limits, clock)
-    each = [make_limiter(store_kind, limit, clock) for limit in limits]
+    single_limiters = [make_limiter(store_kind, limit, clock) for limit in limits]
     for wait_us, cost in data.draw(history_of(limits, back=True)):
         clock.advance(wait_us)
-        peeks = [limiter.peek("key", cost) for limiter in each]
+        peeks = [limiter.peek("key", cost) for limiter in single_limiters]
         decision = together.hit("key", cost)
         assert decision.allowed == all(peeks)
         assert [reading.allowed for reading in decision.limits] == [peek.allowed for peek in peeks]
-        # A refused hit charges nothing, but keeps a state that was moved to the present, as a hit of nothing does.
-        after = [limiter.hit("key", cost if decision.allowed else 0) for limiter in each]
-        assert [reading.remaining for reading in decision.limits] == [one.remaining for one in after]
+        # A refused hit charges nothing, but stores a state that was moved to the present, as a hit with cost 0 does.
+        after = [limiter.hit("key", cost if decision.allowed else 0) for limiter in single_limiters]
+        assert [reading.remaining for reading in decision.limits] == [
+            single_decision.remaining for single_decision in after
+        ]
 
 
 @given(limit=ONE_LIMIT, data=st.data())
@@ -265,7 +267,7 @@ def test_forgetting_is_invisible_once_reset_after_has_passed_and_not_before(
     play(limiter, clock, data.draw(history_of([limit])))
     reset_after_us = limiter.peek("key", 0).reset_after_us
     assert reset_after_us is not None
-    assume(clock.now_us() + reset_after_us < LARGEST - 10**14)  # no clock shows what lies beyond the year 2112
+    assume(clock.now_us() + reset_after_us < LARGEST - 10**14)  # no clock reaches beyond the year 2112
     if reset_after_us:
         clock.advance(reset_after_us - 1)
         assert limiter.peek("key", 0).reset_after_us == 1

@@ -1,4 +1,4 @@
-"""All stores, driven in lock-step, say the same to the last microsecond; and all agree with brute force."""
+"""All stores, driven in lock-step, give the same answers to the microsecond; and all agree with brute force."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from asking import decide, give_back
+from bound_calls import decide, give_back
 from headgate import ConfigError, Limiter
 from headgate.decision import name_limits
 from headgate.keys import Key
@@ -47,26 +47,26 @@ def assert_same(values: Iterable[object]) -> None:
 
 @needs_both
 class AllStores(RuleBasedStateMachine):
-    """Limiters that differ in their store alone, under everything that can happen to them."""
+    """Limiters that differ only in their stores, under all operations."""
 
     @initialize(limits=SEVERAL_LIMITS)
     def start(self, limits: list[Limit]) -> None:
         self.limits = limits
         self.clock = ManualClock()
-        self.stores = [make_store(kind) for kind in KINDS]  # also those that are only asked in another way
+        self.stores = [make_store(kind) for kind in KINDS]  # also kinds that differ only in how they are called
         self.charges: list[tuple[Any, int, int]] = []
         self.use(limits)
 
     def use(self, limits: list[Limit]) -> None:
         self.all = [Limiter(limits, store=store, name="api", clock=self.clock) for store in self.stores]
 
-    def ask(self, operation: str, *arguments: Any) -> None:
+    def compare(self, operation: str, *arguments: Any) -> None:
         assert_same(numbers(getattr(limiter, operation)(*arguments)) for limiter in self.all)
 
     @rule(key=KEYS, cost=st.one_of(st.integers(0, 3), NUMBERS))
     def hit(self, key: Any, cost: int) -> None:
         self.charges.append((key, cost, self.clock.now_us()))
-        self.ask("hit", key, cost)
+        self.compare("hit", key, cost)
 
     @rule(data=st.data(), more_us=st.integers(0, 1000))
     def give_back(self, data: st.DataObject, more_us: int) -> None:
@@ -74,16 +74,16 @@ class AllStores(RuleBasedStateMachine):
             key, cost, at_us = data.draw(st.sampled_from(self.charges))
             for limiter in self.all:
                 give_back(limiter._bound, (key,), (cost,), self.clock.now_us() - at_us + more_us)
-            self.ask("peek", key, 0)
+            self.compare("peek", key, 0)
 
     @rule(key=KEYS, cost=st.one_of(st.integers(0, 3), NUMBERS))
     def peek(self, key: Any, cost: int) -> None:
-        self.ask("peek", key, cost)
+        self.compare("peek", key, cost)
 
     @rule(keys=st.lists(KEYS, max_size=5), cost=st.integers(0, 3))
     def hit_many(self, keys: list[Any], cost: int) -> None:
-        answers = [limiter.hit_many(keys, cost) for limiter in self.all]
-        assert_same([numbers(decisions[index]) for index in range(len(keys))] for decisions in answers)
+        results = [limiter.hit_many(keys, cost) for limiter in self.all]
+        assert_same([numbers(decisions[index]) for index in range(len(keys))] for decisions in results)
 
     @rule(key=KEYS)
     def reset(self, key: Any) -> None:
@@ -91,8 +91,8 @@ class AllStores(RuleBasedStateMachine):
 
     @rule(share=st.integers(0, 4000))
     def let_time_pass(self, share: int) -> None:
-        # Never back: what a store has dropped because it had expired is not there any more, and the
-        # cores drop at different moments. Steps back are in a test of their own, below.
+        # Never back: a store has dropped expired states, and the cores drop them at different moments.
+        # A separate test below has steps back.
         scale = max(limit.period_us for limit in self.limits)
         self.clock.set(min(LARGEST, self.clock.now_us() + scale * share // 1000))
 
@@ -111,7 +111,7 @@ class AllStores(RuleBasedStateMachine):
     @invariant()
     def states_are_the_same(self) -> None:
         if hasattr(self, "all"):
-            self.ask("peek", "a", 0)
+            self.compare("peek", "a", 0)
 
     @invariant()
     def all_hold_as_many_keys_as_were_used(self) -> None:
@@ -166,7 +166,7 @@ def test_all_stores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.
 
 
 def window_of(limit: CalendarWindow, now_us: int) -> tuple[int, ...]:
-    """What the calendar on the wall shows of a window: as much of the date as names it."""
+    """Identifies a calendar window by the part of the local date that names it."""
     day = datetime.fromtimestamp(now_us // 10**6, ZoneInfo(limit.zone)).date()
     match limit.period:
         case "day":
@@ -183,7 +183,7 @@ def in_microseconds(limit: Limit) -> bool:
 
 
 class BruteForce:
-    """Each algorithm as its definition says it, in fractions and lists, with no thought of speed."""
+    """Each algorithm by its definition, in fractions and lists, without regard to speed."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -205,8 +205,8 @@ class BruteForce:
                 share = 1 - Fraction(now_us - window * period, period)
                 return max(0, limit - current - floor(previous * share))
             case CalendarWindow(limit=limit):
-                own = window_of(self.limit, now_us)
-                return limit - sum(cost for at, cost in self.passed if window_of(self.limit, at) == own)
+                window_now = window_of(self.limit, now_us)
+                return limit - sum(cost for at, cost in self.passed if window_of(self.limit, at) == window_now)
             case StepwiseBucket():
                 return self.stepped(now_us)
             case TokenBucket() | LeakyBucket() | LeakyQueue():
@@ -214,12 +214,12 @@ class BruteForce:
         raise AssertionError(self.limit)
 
     def stepped(self, now_us: int) -> int:
-        """The tokens that there are after all steps so far; one by one, from the first charge of a full bucket."""
+        """The tokens after all steps so far, one by one, from the first charge of a full bucket."""
         limit = cast(StepwiseBucket, self.limit)
         tokens, step_us = limit.capacity, 0
         for at_us, cost in [*self.passed, (now_us, 0)]:
             while tokens < limit.capacity and step_us <= at_us:
-                if at_us - step_us > 100 * limit.period_us:  # sooner told by what is left of it
+                if at_us - step_us > 100 * limit.period_us:  # skip whole steps
                     steps = (at_us - step_us) // limit.period_us
                     tokens, step_us = tokens + steps * limit.refill, step_us + steps * limit.period_us
                 tokens, step_us = min(limit.capacity, tokens + limit.refill), step_us + limit.period_us
@@ -263,7 +263,7 @@ def test_every_algorithm_is_its_definition(store_kind: str, limit: Limit, data: 
 
 
 @given(limit=st.integers(0, 10**6), period_us=PERIODS_US, raised=st.integers(0, 10**6), used=st.integers(0, 10**6))
-def test_raising_a_limit_forgives_nobody_and_lowering_it_takes_effect_at_once(
+def test_raising_a_limit_forgives_no_usage_and_lowering_it_takes_effect_at_once(
     store_kind: str, limit: int, period_us: int, raised: int, used: int
 ) -> None:
     for algorithm in (FixedWindow, SlidingLog, SlidingWindow):

@@ -1,5 +1,5 @@
-"""Very many keys under several limits say the same on all stores: what two keys have in common, such as a place in a
-table or the beginning of a hash, is met by accident only, and never with the few keys of other laws."""
+"""Very many keys under several limits get the same answers on all stores: two keys share a place in a table or the
+beginning of a hash only by accident, and never among the few keys of other laws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from headgate import ArgumentError, ConflictingId, Limiter
 from headgate.testing import ManualClock
-from subjects import CORES, ZONES, make_store, numbers, told
+from subjects import CORES, ZONES, make_store, numbers, outcome_values
 
 LIMITS = (
     "30/minute; 200/hour",
@@ -23,8 +23,8 @@ LIMITS = (
 KINDS = (*CORES, *ZONES)
 
 
-class Alike:
-    """Limiters that differ in their store alone, and what is held by them."""
+class TwinLimiters:
+    """Limiters that differ only in their stores, and their holds."""
 
     def __init__(self, seed: int, keys: int) -> None:
         self.random, self.keys, self.clock = random.Random(seed), keys, ManualClock()
@@ -36,18 +36,18 @@ class Alike:
         ]
         self.held: list[list[tuple[Limiter, str]]] = []
 
-    def same(self, alike: list[Limiter], ask: Callable[[Limiter], object]) -> None:
-        answers: list[object] = []
+    def same(self, alike: list[Limiter], call: Callable[[Limiter], object]) -> None:
+        results: list[object] = []
         for limiter in alike:
             try:
-                answers.append(ask(limiter))
+                results.append(call(limiter))
             except (ArgumentError, ConflictingId) as error:
-                answers.append(type(error))
-        assert all(answer == answers[0] for answer in answers), answers
+                results.append(type(error))
+        assert all(result == results[0] for result in results), results
 
-    def same_held(self, held: list[tuple[Limiter, str]], ask: Callable[[Limiter, str], Any]) -> None:
+    def same_held(self, held: list[tuple[Limiter, str]], call: Callable[[Limiter, str], Any]) -> None:
         ids = dict(held)
-        self.same(list(ids), lambda limiter: told(ask(limiter, ids[limiter])))
+        self.same(list(ids), lambda limiter: outcome_values(call(limiter, ids[limiter])))
 
     def step(self) -> None:
         draw, alike = self.random, self.random.choice(self.limiters)
@@ -60,10 +60,10 @@ class Alike:
             self.reserve(alike, key, cost)
         elif chance < 0.9:
             held, actual = self.held.pop(draw.randrange(len(self.held))), draw.choice([None, 0, 1, 6])
-            self.same_held(held, lambda limiter, own: limiter.commit(own, actual))
+            self.same_held(held, lambda limiter, whole_id: limiter.commit(whole_id, actual))
         elif chance < 0.96:
             held, more, lease = draw.choice(self.held), draw.randrange(3), draw.choice([1, 60, 3600])
-            self.same_held(held, lambda limiter, own: limiter.extend(own, lease, more))
+            self.same_held(held, lambda limiter, whole_id: limiter.extend(whole_id, lease, more))
         elif chance < 0.97:
             self.same(alike, lambda limiter: limiter.reset(key))
         else:
@@ -73,19 +73,19 @@ class Alike:
         name = self.random.choice([None, f"name {self.random.randrange(9)}"])
         lease, ids = self.random.choice([1, 60, 3600]), []
 
-        def ask(limiter: Limiter) -> object:
+        def call(limiter: Limiter) -> object:
             held = limiter.reserve(key, cost, lease, name)
             ids.append((limiter, held.id))
             return bool(held), held.repeated, numbers(held.decision)
 
-        self.same(alike, ask)
+        self.same(alike, call)
         if len(ids) == len(alike):
             self.held.append(ids)
 
 
 @pytest.mark.skipif(len(KINDS) < 2, reason="only the Python core is here")
 @pytest.mark.parametrize("keys", [20, 300, 20_000])
-def test_very_many_keys_say_the_same_on_all_stores(keys: int) -> None:
-    alike = Alike(keys, keys)
+def test_very_many_keys_give_the_same_answers_on_all_stores(keys: int) -> None:
+    alike = TwinLimiters(keys, keys)
     for _ in range(6000):
         alike.step()

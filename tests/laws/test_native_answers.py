@@ -40,7 +40,7 @@ _RULES = st.one_of(st.just(""), _NAMES)
     st.lists(st.tuples(_READINGS, _NAMES, _RULES, st.booleans()), min_size=4, max_size=4),
     st.sampled_from(["", "", "local", "open", "closed"]),
 )
-def test_both_cores_tell_clients_the_same(
+def test_both_cores_send_the_same_response(
     limits: list[Limit], rest: list[tuple[Reading, str, str, bool]], degraded: str
 ) -> None:
     assume(all(limit.window_us < 1 << 62 for limit in limits))  # others are left to Python
@@ -61,6 +61,6 @@ def test_both_cores_tell_clients_the_same(
 
 
 @pytest.mark.skipif(native is None, reason="there is one core here")
-def test_a_decision_on_no_limit_is_told_alike() -> None:
+def test_both_cores_send_the_same_response_for_a_decision_without_limits() -> None:
     decision = Decision((), [], allowed=True, binding=None)
     assert native_answers((), "").decision_json(decision) == python_decision_json(decision)

@@ -21,7 +21,7 @@ from headgate.service.checks.native_checks import native_checks
 from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse
 from headgate.testing import ManualClock
 from policies import descriptors, policies
-from service_asking import ASKED, Asked, decisions_of, forwarded
+from service_requests import TIMED_REQUESTS, TimedRequest, decisions_of, forwarded
 from subjects import START_US, make_store
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="the law compares the native core")
@@ -85,7 +85,7 @@ def is_plain(request: ServiceRequest) -> bool:
     )
 
 
-def check_alike(policy: Policy, history: list[Asked], kind: str) -> None:
+def check_alike(policy: Policy, history: list[TimedRequest], kind: str) -> None:
     clock = ManualClock(START_US)
     door, service = Door(policy, clock, kind), Service(AsyncGate(policy, store=make_store(kind), clock=clock))
     for request, wait_us in history:
@@ -100,15 +100,15 @@ def check_alike(policy: Policy, history: list[Asked], kind: str) -> None:
     assert door.decisions == decisions_of(service)
 
 
-@given(policies(), st.lists(ASKED, min_size=1, max_size=10))
+@given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=10))
 def test_the_door_answers_as_the_service_does_and_leaves_the_same_state(
-    policy: dict[str, Any], history: list[Asked]
+    policy: dict[str, Any], history: list[TimedRequest]
 ) -> None:
     check_alike(read_policy(policy), history, "native")
 
 
-@given(policies(), st.lists(ASKED, min_size=1, max_size=4))
-def test_on_a_shared_store_too(policy: dict[str, Any], history: list[Asked]) -> None:
+@given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=4))
+def test_on_a_shared_store_too(policy: dict[str, Any], history: list[TimedRequest]) -> None:
     check_alike(read_policy(policy), history, "shared")
 
 

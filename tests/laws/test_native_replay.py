@@ -72,8 +72,8 @@ def entries(draw: st.DrawFn) -> list[Entry]:
     return found
 
 
-def told_of(result: Result) -> dict[str, Any]:
-    """All that a result says."""
+def numbers_of(result: Result) -> dict[str, Any]:
+    """All numbers of a result."""
     rules = [
         (rule.name, rule.matched, rule.refused, rule.hits, rule.refusals, rule.refused_minutes,
          rule.series.level, rule.series.counts) for rule in result.rules
@@ -95,7 +95,7 @@ def test_blocks_are_judged_and_summed_up_as_python_does(entries: list[Entry], si
         native.judge(entries[start : start + size], of_native)
     python.judge(entries, of_python)
     results = native.finish(), python.finish()
-    assert told_of(results[0]) == told_of(results[1])
+    assert numbers_of(results[0]) == numbers_of(results[1])
     assert (native.first_us, native.last_us) == (python.first_us, python.last_us)
     shown = [
         [each and (each.time_us, [(rule.name, key) for rule, key in each.by]) for each in refusals]
@@ -149,7 +149,7 @@ def test_logs_are_replayed_as_python_does(
     policies = [("p", read_policy(POLICY)), ("q", read_policy({**POLICY, "rules": POLICY["rules"][:3]}))][
         : 1 + compared
     ]
-    told = []
+    outcomes = []
     for native in (core.native, None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(core, "native", native)
@@ -157,8 +157,8 @@ def test_logs_are_replayed_as_python_does(
             patch.setattr(ordering, "_WINDOW", sizes[0])
             patch.setattr(ordering, "_STEP", sizes[1])
             outcome = replay(opened, policies, lambda _: None, span=span)
-        told.append((summary(outcome, 5), outcome.unread, [told_of(result) for result in outcome.results]))
-    assert told[0] == told[1]
+        outcomes.append((summary(outcome, 5), outcome.unread, [numbers_of(result) for result in outcome.results]))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_an_error_while_a_log_is_read_ahead_is_raised(tmp_path_factory: pytest.TempPathFactory) -> None:

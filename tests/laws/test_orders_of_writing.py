@@ -1,4 +1,4 @@
-"""Limiters that write the same limits in other orders are one: charges, holds and settlings are of their units."""
+"""Limiters with the same limits in other orders are one: charges, holds and settlements count by unit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.testing import ManualClock
 from subjects import CORES, HOLDING, ZONES, make_store
 
 KINDS = [kind for kind in HOLDING if kind in (*CORES, *ZONES, "redis")]
-"""One of each kind; that all Redis hold alike is another law."""
+"""One of each kind; another law compares all topologies of Redis."""
 
 needs_two = pytest.mark.skipif(len(KINDS) < 2, reason="only one store that holds is here")
 UNITS = ("requests", "tokens", "bytes", "Jobs", "rows")
@@ -26,31 +26,31 @@ SHAPES = ("{} {}/second fixed", "{} {}/second log", "{} {}/2 seconds bucket", "{
 TEXTS = st.builds(str.format, st.sampled_from(SHAPES), st.integers(1, 60), st.sampled_from(UNITS))
 LIMITS = st.lists(TEXTS, min_size=2, max_size=6).filter(lambda texts: len(units_of(parse_limits("; ".join(texts)))) > 1)
 AMOUNTS = st.dictionaries(st.sampled_from(UNITS), st.integers(0, 5))
-"""Of units that limits may not count: what they do not is left out."""
+"""Amounts by unit; units that the limits do not count are left out."""
 
 NAMES = st.sampled_from(["1", "2", "3", "4"])
 LEASES_US = st.one_of(st.integers(1, 10**6), st.just(3_600_000_000))
 
 
 def by_name(decision: Decision) -> object:
-    """All that a decision says of each limit; which of several equals speaks depends on their order."""
+    """All numbers of a decision by limit; which of several equal limits is binding depends on their order."""
     readings = zip(decision.limits, decision.readings, strict=True)
-    told = {reading.definition.scope: tuple(own) for reading, own in readings}
-    return decision.allowed, decision.degraded, decision.retry_after_us, decision.delay_us, told
+    by_scope = {reading.definition.scope: tuple(numbers) for reading, numbers in readings}
+    return decision.allowed, decision.degraded, decision.retry_after_us, decision.delay_us, by_scope
 
 
-def told(limiter: Limiter, came: Any) -> object:
-    """What came of a settling, by units and limits."""
-    actuals = getattr(came, "actuals", None)
+def outcome_values(limiter: Limiter, reply: Any) -> object:
+    """The result of a settlement or an extension, by units and limits."""
+    actuals = getattr(reply, "actuals", None)
     amounts = None if actuals is None else dict(zip(units_of(limiter.limits), actuals, strict=True))
-    after = {own.definition.scope: (own.remaining, own.reset_after_us) for own in came.after}
-    decision = getattr(came, "decision", None)
-    return came.outcome, amounts, after, None if decision is None else by_name(decision)
+    after = {standing.definition.scope: (standing.remaining, standing.reset_after_us) for standing in reply.after}
+    decision = getattr(reply, "decision", None)
+    return reply.outcome, amounts, after, None if decision is None else by_name(decision)
 
 
 @needs_two
 class AllOrders(RuleBasedStateMachine):
-    """Stores that are asked for the same, each time by limiters that write the limits in some order."""
+    """Stores with the same operations, each time by limiters that write the limits in some order."""
 
     @initialize(texts=LIMITS, random=st.randoms(use_true_random=False))
     def start(self, texts: list[str], random: Random) -> None:
@@ -63,29 +63,29 @@ class AllOrders(RuleBasedStateMachine):
         self.random = random
 
     def order(self) -> tuple[int, ...]:
-        """Places of the limits in some order; those of one unit keep theirs, which tells them apart."""
+        """The indexes of the limits in some order; limits of one unit keep their order, which distinguishes them."""
         units = [limit.of for limit in parse_limits("; ".join(self.texts))]
-        own = {unit: [place for place, of in enumerate(units) if of == unit] for unit in units}
+        places_of_unit = {unit: [place for place, of in enumerate(units) if of == unit] for unit in units}
         self.random.shuffle(units)
-        return tuple(own[unit].pop(0) for unit in units)
+        return tuple(places_of_unit[unit].pop(0) for unit in units)
 
     def limiter(self, number: int) -> Limiter:
-        """A limiter that asks a store, in an order of its own."""
-        asked = number, self.order()
-        if asked not in self.known:
-            text = "; ".join(self.texts[place] for place in asked[1])
-            self.known[asked] = Limiter(text, store=self.stores[number], name="api", clock=self.clock)
-        return self.known[asked]
+        """A limiter on a store, with the limits in some order."""
+        limiter_key = number, self.order()
+        if limiter_key not in self.known:
+            text = "; ".join(self.texts[place] for place in limiter_key[1])
+            self.known[limiter_key] = Limiter(text, store=self.stores[number], name="api", clock=self.clock)
+        return self.known[limiter_key]
 
-    def same(self, ask: Callable[[Limiter, int], object]) -> None:
-        """All answer alike, or raise the same kind of error."""
-        answers = []
+    def same(self, call: Callable[[Limiter, int], object]) -> None:
+        """Assert that all answer alike, or raise the same kind of error."""
+        results = []
         for number in range(len(KINDS)):
             try:
-                answers.append(ask(self.limiter(number), number))
+                results.append(call(self.limiter(number), number))
             except (ArgumentError, ConflictingId) as error:
-                answers.append(type(error))
-        assert all(answer == answers[0] for answer in answers)
+                results.append(type(error))
+        assert all(result == results[0] for result in results)
 
     def counted(self, amounts: dict[str, int]) -> dict[str, int]:
         return {unit: amount for unit, amount in amounts.items() if unit in self.units}
@@ -94,32 +94,34 @@ class AllOrders(RuleBasedStateMachine):
     def reserve(self, amounts: dict[str, int], name: str | None, lease_us: int) -> None:
         cost, ids = self.counted(amounts), list[str]()
 
-        def ask(limiter: Limiter, _: int) -> object:
+        def call(limiter: Limiter, _: int) -> object:
             held = limiter.reserve("key", cost, id=name, lease_us=lease_us)
             ids.append(held.id)
             return by_name(held.decision), held.repeated
 
-        self.same(ask)
+        self.same(call)
         if name is None:
             self.unnamed.append(ids)
 
     @rule(amounts=st.one_of(st.none(), st.just(0), AMOUNTS), name=NAMES)
     def commit(self, amounts: dict[str, int] | int | None, name: str) -> None:
         actual = self.counted(amounts) if isinstance(amounts, dict) else amounts
-        self.same(lambda limiter, _: told(limiter, limiter.commit(limiter.id_of("key", name), actual)))
+        self.same(lambda limiter, _: outcome_values(limiter, limiter.commit(limiter.id_of("key", name), actual)))
 
     @rule(amounts=st.one_of(st.none(), AMOUNTS), place=st.integers(0, 5))
     def commit_without_a_name(self, amounts: dict[str, int] | None, place: int) -> None:
         if self.unnamed:
             ids = self.unnamed[-1 - place % len(self.unnamed)]
             actual = None if amounts is None else self.counted(amounts)
-            self.same(lambda limiter, number: told(limiter, limiter.commit(ids[number], actual)))
+            self.same(lambda limiter, number: outcome_values(limiter, limiter.commit(ids[number], actual)))
 
     @rule(amounts=st.one_of(st.just(0), AMOUNTS), name=NAMES, lease_us=LEASES_US)
     def extend(self, amounts: dict[str, int] | int, name: str, lease_us: int) -> None:
         more = self.counted(amounts) if isinstance(amounts, dict) else amounts
         self.same(
-            lambda limiter, _: told(limiter, limiter.extend(limiter.id_of("key", name), more=more, lease_us=lease_us))
+            lambda limiter, _: outcome_values(
+                limiter, limiter.extend(limiter.id_of("key", name), more=more, lease_us=lease_us)
+            )
         )
 
     @rule(amounts=AMOUNTS, name=st.one_of(st.none(), NAMES))
@@ -128,7 +130,7 @@ class AllOrders(RuleBasedStateMachine):
 
     @rule()
     def reset(self) -> None:
-        for number in range(len(KINDS)):  # the native answer to it can be wrong of places of several units
+        for number in range(len(KINDS)):  # the native answer can be wrong for places of several units
             self.limiter(number).reset("key")
 
     @rule(wait_us=st.one_of(st.integers(0, 1000), st.integers(0, 3_000_000)))

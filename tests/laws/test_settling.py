@@ -1,4 +1,4 @@
-"""Holds under all that can happen to them: both cores alike, settled once, never more generous than the truth."""
+"""Holds under all operations: all stores alike, settled once, and never with more left than after the real costs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from asking import give_back
+from bound_calls import give_back
 from headgate import ArgumentError, ConflictingId, Limiter
 from headgate.algorithms import stepwise
 from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from strategies import NUMBERS, ONE_LIMIT
-from subjects import CORES, HOLDING, deciding, make_limiter, make_store, numbers, told
+from subjects import CORES, HOLDING, deciding, make_limiter, make_store, numbers, outcome_values
 
 needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
 PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
@@ -31,7 +31,7 @@ LEASES_US = st.one_of(st.integers(1, 100), st.integers(1, 10**7), st.just(3_600_
 
 @needs_two
 class AllHolding(RuleBasedStateMachine):
-    """Limiters that differ in their store alone; holds of a few names are made, settled and asked about again."""
+    """Limiters that differ only in their stores; holds of a few names are made, settled and requested again."""
 
     @initialize(limits=LIMITS)
     def start(self, limits: list[Limit]) -> None:
@@ -45,51 +45,53 @@ class AllHolding(RuleBasedStateMachine):
         self.limits = limits
         self.all = [Limiter(limits, store=store, name="api", clock=self.clock) for store in self.stores]
 
-    def same(self, ask: Any) -> Any:
-        """The one answer of all, or the error that all raise."""
-        answers = []
+    def same(self, call: Any) -> Any:
+        """Return the common answer of all limiters, or the error that all raise."""
+        results = []
         for limiter in self.all:
             try:
-                answers.append(ask(limiter))
+                results.append(call(limiter))
             except (ArgumentError, ConflictingId) as error:
                 message = re.sub(r" for '.*' is so large", " for one of its limits is so large", str(error))
-                answers.append((type(error), message))  # of several that cannot hold a debt, any may be named
-        assert all(answer == answers[0] for answer in answers)
-        return answers[0]
+                results.append((type(error), message))  # of several limits that cannot have the debt, any may be named
+        assert all(result == results[0] for result in results)
+        return results[0]
 
     @rule(key=KEYS, name=NAMES, cost=COSTS, lease_us=LEASES_US)
     def reserve(self, key: Any, name: str, cost: int, lease_us: int) -> None:
-        def ask(limiter: Limiter) -> object:
+        def call(limiter: Limiter) -> object:
             held = limiter.reserve(key, cost, id=name, lease_us=lease_us)
             return numbers(held.decision), held.repeated
 
-        self.same(ask)
+        self.same(call)
 
     @rule(key=KEYS, cost=COSTS, lease_us=LEASES_US)
     def reserve_without_a_name(self, key: Any, cost: int, lease_us: int) -> None:
         ids = []
 
-        def ask(limiter: Limiter) -> object:
+        def call(limiter: Limiter) -> object:
             held = limiter.reserve(key, cost, lease_us=lease_us)
             ids.append(held.id)
             return numbers(held.decision), held.repeated
 
-        self.same(ask)
+        self.same(call)
         self.unnamed.append(ids)
 
     @rule(number=st.integers(0, 5), actual=st.one_of(st.none(), COSTS))
     def commit_without_a_name(self, number: int, actual: int | None) -> None:
         if self.unnamed:
             ids = self.unnamed[-1 - number % len(self.unnamed)]
-            self.same(lambda limiter: told(limiter.commit(ids[self.all.index(limiter)], actual)))
+            self.same(lambda limiter: outcome_values(limiter.commit(ids[self.all.index(limiter)], actual)))
 
     @rule(key=KEYS, name=NAMES, actual=st.one_of(st.none(), COSTS, st.integers(2**50, 2**52)))
     def commit(self, key: Any, name: str, actual: int | None) -> None:
-        self.same(lambda limiter: told(limiter.commit(limiter.id_of(key, name), actual)))
+        self.same(lambda limiter: outcome_values(limiter.commit(limiter.id_of(key, name), actual)))
 
     @rule(key=KEYS, name=NAMES, more=st.one_of(st.just(0), COSTS), lease_us=LEASES_US)
     def extend(self, key: Any, name: str, more: int, lease_us: int) -> None:
-        self.same(lambda limiter: told(limiter.extend(limiter.id_of(key, name), lease_us=lease_us, more=more)))
+        self.same(
+            lambda limiter: outcome_values(limiter.extend(limiter.id_of(key, name), lease_us=lease_us, more=more))
+        )
 
     @rule(key=KEYS, cost=COSTS, name=st.one_of(st.none(), NAMES))
     def hit(self, key: Any, cost: int, name: str | None) -> None:
@@ -117,7 +119,7 @@ class AllHolding(RuleBasedStateMachine):
             self.clock.set(max(0, self.clock.now_us() + wait_us))
 
     def has_ended(self) -> bool:
-        """Whether a state has become the same as none: a store may have forgotten it, so a clock must not step back."""
+        """Whether a state has become the same as none: a store may have dropped it, so the clock must not step back."""
         return any(
             state is not None and not reading.reset_after_us
             for limiter in self.all
@@ -127,7 +129,7 @@ class AllHolding(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def change_numbers(self, data: st.DataObject) -> None:
-        """The same kinds of limits with other numbers."""
+        """Change the numbers of the limits, but not their kinds."""
         changed: list[Limit] = []
         for limit in self.limits:
             if isinstance(limit, Concurrent):
@@ -152,7 +154,7 @@ TestAllHolding = AllHolding.TestCase
 
 @needs_two
 class AllChanging(AllHolding):
-    """The same where the limits of one name become others: of another kind, more of them, in another order."""
+    """`AllHolding` where the limits of one name change: their kinds, number and order."""
 
     @initialize(limits=LIMITS)
     def start(self, limits: list[Limit]) -> None:
@@ -171,14 +173,14 @@ class AllChanging(AllHolding):
 
     @rule(data=st.data())
     def go_back_to(self, data: st.DataObject) -> None:
-        """Limits that there were before, in some order."""
+        """Return to former limits, in some order."""
         self.all = data.draw(st.sampled_from(self.used))
         limits = [definition.limit for definition in self.all[0].definitions]
         self.use(data.draw(st.permutations(limits)))
 
     @rule(key=KEYS, name=NAMES, more=st.one_of(st.just(0), COSTS), lease_us=LEASES_US)
     def extend(self, key: Any, name: str, more: int, lease_us: int) -> None:
-        # On Redis no more is held of a calendar window that limits do not have, see docs/redis.md.
+        # On Redis an extension cannot charge a calendar window that the limits do not have, see docs/redis.md.
         super().extend(key, name, 0 if self.have_calendars else more, lease_us)
 
     def has_ended(self) -> bool:
@@ -194,7 +196,7 @@ TestAllChanging = AllChanging.TestCase
 
 @pytest.mark.skipif(len(CORES) < 2, reason="there is one core here")
 class AllFull(AllHolding):
-    """The same in memory for a few holds, and keys of one shard: where the first that was settled is forgotten."""
+    """`AllHolding` in memory with room for a few holds, in one shard: where the hold settled first is dropped."""
 
     @initialize(limits=LIMITS, max_holds=st.integers(1, 5), on_full=st.sampled_from(ON_FULL))
     def start(self, limits: list[Limit], max_holds: int, on_full: str) -> None:
@@ -217,14 +219,14 @@ STEPS = st.lists(
     min_size=1,
     max_size=30,
 )
-"""(wait in microseconds, what is done, cost, actual) on a scale of 100 ms to a second."""
+"""(wait in microseconds, action, cost, actual) on a scale of 100 ms to a second."""
 
 
 class Truth:
-    """What a limit would have, had it known from the start what everything really costs.
+    """The state that a limit would have if all charges had been the real costs from the start.
 
-    A bucket in steps begins its count with the charge that finds it full, and which one that is depends on what is held
-    meanwhile. So its truth is refilled at the moments at which the limiter's bucket is.
+    A bucket in steps begins its count with the charge that finds it full, which depends on the units held at that time.
+    So this state is refilled at the same moments as the limiter's bucket.
     """
 
     def __init__(self, limit: Limit) -> None:
@@ -252,7 +254,7 @@ class Truth:
         self.at_us = now_us
 
     def see_steps(self, limiter: Limiter, now_us: int) -> None:
-        """Take note of when the limiter's bucket is refilled next."""
+        """Record when the limiter's bucket is refilled next."""
         if isinstance(self.limit, StepwiseBucket):
             self.bring(now_us)
             [state] = limiter.bound.read(("key",))
@@ -281,7 +283,7 @@ class Truth:
 
 
 @given(limit=ONE_LIMIT.filter(lambda limit: limit.quota > 0), steps=STEPS)
-def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
+def test_settling_never_leaves_more_than_the_real_costs_would_and_of_windows_as_much(
     holding_kind: str, limit: Limit, steps: list[tuple[int, str, int, int]]
 ) -> None:
     assume(limit.compiled.unit_us == 1)  # the replay counts in microseconds
@@ -290,16 +292,16 @@ def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
     scale_us = max(1, limit.period_us // 1_000_000)
     opened: list[tuple[str, int]] = []
     truth.at_us = clock.now_us()
-    for wait_us, what, cost, actual in steps:
+    for wait_us, action, cost, actual in steps:
         clock.advance(wait_us * scale_us)
-        if what == "hold":
+        if action == "hold":
             held = limiter.reserve("key", cost, lease_us=1 + wait_us)
             if held:
                 opened.append((held.id, actual))
                 truth.charge(clock.now_us(), actual)
-        elif what == "hit" and limiter.hit("key", cost):
+        elif action == "hit" and limiter.hit("key", cost):
             truth.charge(clock.now_us(), cost)
-        elif what == "settle" and opened:
+        elif action == "settle" and opened:
             settle(limiter, *opened.pop(actual % len(opened)))
         truth.see_steps(limiter, clock.now_us())
         compare(limiter, truth, clock, settled=not opened)
@@ -315,19 +317,19 @@ def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
 def settle(limiter: Limiter, whole_id: str, actual: int) -> None:
     first = limiter.commit(whole_id, actual)
     assert (first.outcome, first.actual) == ("settled", actual)
-    again = limiter.commit(whole_id, actual + 1)
-    assert (again.outcome, again.actual) == ("already settled", actual)
-    assert [own.remaining for own in again.after] == [own.remaining for own in first.after]
+    repeated = limiter.commit(whole_id, actual + 1)
+    assert (repeated.outcome, repeated.actual) == ("already settled", actual)
+    assert [standing.remaining for standing in repeated.after] == [standing.remaining for standing in first.after]
 
 
 def compare(limiter: Limiter, truth: Truth, clock: ManualClock, *, settled: bool) -> None:
     if not settled:
         return
-    remaining, right = limiter.peek("key", 0).limits[0].remaining, truth.remaining(clock.now_us())
+    remaining, expected = limiter.peek("key", 0).limits[0].remaining, truth.remaining(clock.now_us())
     if isinstance(truth.limit, CalendarWindow | FixedWindow | SlidingLog | SlidingWindow):
-        assert remaining == right
+        assert remaining == expected
     else:
-        assert remaining <= right
+        assert remaining <= expected
 
 
 @given(limits=LIMITS, costs=st.lists(COSTS, min_size=1, max_size=12))
@@ -386,19 +388,19 @@ ENDED = [
 
 
 @pytest.mark.parametrize(("former", "text"), ENDED)
-def test_what_has_ended_under_former_numbers_is_the_same_as_nothing(holding_kind: str, former: str, text: str) -> None:
-    """What a hold of nothing is later settled with is charged in the numbers under which it was made."""
+def test_a_state_that_ended_under_former_numbers_is_the_same_as_none(holding_kind: str, former: str, text: str) -> None:
+    """The settlement of a hold with cost 0 is charged in the numbers under which it was made."""
     clock = ManualClock()
     store = make_store(holding_kind)
     before = Limiter(former, store=store, name="api", clock=clock)
     limiter = Limiter(text, store=store, name="api", clock=clock)
     assert before.hit("used", 3)
     clock.advance(10_000_000)
-    answers = []
+    results = []
     for key in ("used", "new"):
         whole_id = limiter.reserve(key, 0, lease=60).id
-        answers.append((told(limiter.commit(whole_id, 3)), numbers(limiter.peek(key, 1))))
-    assert answers[0] == answers[1]
+        results.append((outcome_values(limiter.commit(whole_id, 3)), numbers(limiter.peek(key, 1))))
+    assert results[0] == results[1]
 
 
 def test_a_debt_on_a_log_that_a_counter_has_left_behind_counts_from_its_newest_entry(holding_kind: str) -> None:
@@ -407,7 +409,7 @@ def test_a_debt_on_a_log_that_a_counter_has_left_behind_counts_from_its_newest_e
     assert log.hit("key")
     held = counter.reserve("key", 3, lease=3600)
     [newest] = log.peek("key", 0).limits
-    assert newest.reset_after_us > 60_000_000, "what a counter has counted may have come later than it did"
+    assert newest.reset_after_us > 60_000_000, "usage that a counter has counted may end later"
     assert log.hit("key").limits[0].reset_after_us == newest.reset_after_us
     [after] = log.commit(held.id, 12).after
     clock.advance(newest.reset_after_us - 1)

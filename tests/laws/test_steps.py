@@ -1,4 +1,4 @@
-"""Buckets that are refilled in whole steps do what the reference says, and never pass more than their steps bring."""
+"""Buckets that are refilled in whole steps match the reference, and never admit more than their steps add."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def intervally(s: State, now: int, n: int, B: int, r: int, P: int) -> tuple[State, bool, int, int, int | None]:  # noqa: N803
-    """The reference of appendix A.1, as it is there: (state, allowed, remaining, reset_after, retry_after)."""
+    """The reference of appendix A.1, verbatim: (state, allowed, remaining, reset_after, retry_after)."""
     if s is None:
         c, t = B, now
     else:
@@ -52,17 +52,17 @@ def test_every_answer_is_that_of_the_reference(
     numbers = (limit.capacity, limit.refill, limit.period_us)
     for wait_us, cost in data.draw(history_of([limit], back=back, max_size=40)):
         clock.advance(wait_us)
-        # A state from a clock far ahead comes to the present, of which the reference knows nothing.
+        # A state from a clock far ahead is moved to the present, which the reference does not do.
         assume(state is None or state[1] - clock.now_us() <= ceil_div(limit.capacity, limit.refill) * limit.period_us)
         after, *expected = intervally(state, clock.now_us(), cost, *numbers)
-        state = after if expected[0] and cost else state  # what charges nothing keeps nothing
+        state = after if expected[0] and cost else state  # a request that charges nothing stores nothing
         reading = limiter.hit("key", cost).limits[0]
-        told = [reading.allowed, reading.remaining, reading.reset_after_us, reading.retry_after_us]
-        assert told == expected
+        result = [reading.allowed, reading.remaining, reading.reset_after_us, reading.retry_after_us]
+        assert result == expected
 
 
 @given(capacity=st.integers(1, 12), refill=st.integers(1, 12), waits=st.lists(st.integers(0, 150_000_000), max_size=40))
-def test_from_a_full_bucket_on_no_more_passes_than_it_held_and_its_steps_brought(
+def test_after_a_full_bucket_no_more_passes_than_its_capacity_and_the_refills_of_its_steps(
     store_kind: str, capacity: int, refill: int, waits: list[int]
 ) -> None:
     clock = ManualClock()
@@ -112,7 +112,7 @@ def test_a_bucket_in_steps_keeps_its_tokens_when_its_numbers_change(store_kind: 
 
 
 @pytest.mark.parametrize("ago_us", [0, 5])
-def test_a_charge_comes_back_whole_unless_a_step_may_have_come_since(store_kind: str, ago_us: int) -> None:
+def test_a_charge_is_given_back_in_full_unless_a_step_may_have_followed(store_kind: str, ago_us: int) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "2/minute burst 9 stepwise", clock)
     limiter.hit("key", 3)

@@ -112,12 +112,12 @@ def natively(gate: Any, kind: type[Request], given: Any) -> Any:
 
 
 @given(policies(), CASES)
-def test_both_ask_the_same_limits_for_the_same_keys(policy: dict[str, Any], case: tuple[Any, Any]) -> None:
+def test_both_apply_the_same_limits_to_the_same_keys(policy: dict[str, Any], case: tuple[Any, Any]) -> None:
     kind, history = case
     resolver = Resolver(read_policy(policy), Asked, "")
     native = cast(Any, core.native).NativeGate.of(resolver)
     gate = web_gate(
-        native, ruleset=ALL_RULES, cost=1, kind=kind, tells=None, asynchronous=kind in ASGI, websockets=True
+        native, ruleset=ALL_RULES, cost=1, kind=kind, writes_fields=None, asynchronous=kind in ASGI, websockets=True
     )
     assume(gate is not None)
     for given_ in history:
@@ -138,7 +138,7 @@ def test_both_ask_the_same_limits_for_the_same_keys(policy: dict[str, Any], case
 
 
 @given(policies(), CASES, st.integers(0, 40_000_000))
-def test_both_decide_alike_and_say_the_same(policy: dict[str, Any], case: tuple[Any, Any], wait_us: int) -> None:
+def test_both_decide_alike_and_respond_alike(policy: dict[str, Any], case: tuple[Any, Any], wait_us: int) -> None:
     kind, history = case
     clock, compiled, asynchronous = ManualClock(START_US), read_policy(policy), kind in ASGI
     enforcers = []
@@ -148,21 +148,21 @@ def test_both_decide_alike_and_say_the_same(policy: dict[str, Any], case: tuple[
             gate._decide_by(gate.resolver, None)
         enforcers.append(Enforcer(gate, {}, asynchronous=asynchronous, kind=kind, websockets=True))
     native, python = enforcers
-    assert python.natively is None
-    assume(native.natively is not None)
+    assert python.decide_natively is None
+    assume(native.decide_natively is not None)
     for given_ in history:
         clock.advance(wait_us)
         server = _send if asynchronous else _start
-        came = cast(Any, native.natively)(given_, server)
+        came = cast(Any, native.decide_natively)(given_, server)
         try:
-            decision: Any = python.ask(kind(given_))
+            decision: Any = python.decide(kind(given_))
         except BAD:
             return  # the states of both differ from here on
         if came is None:
-            came = native.ask(kind(given_))
+            came = native.decide(kind(given_))
             assert numbers(cast(Any, came)) == numbers(decision)
             continue
-        told = python.passing(decision)
+        told = python.passing_fields(decision)
         if told is None:
             assert numbers(came) == numbers(decision)
         else:
@@ -189,7 +189,7 @@ def test_plain_limits_count_the_same_keys_both_ways(options: Any, scope: str | N
     for given_ in history:
         came = natively(enforcer.web_gate, kind, given_)
         try:
-            decision: Any = enforcer.ask(kind(given_))
+            decision: Any = enforcer.decide(kind(given_))
         except BAD:
             continue
         server = _send if asynchronous else _start
@@ -215,7 +215,7 @@ def test_routes_charge_the_same_keys_both_ways(options: Any, case: tuple[Any, An
         try:
             request: Any = kind(given_)
             request.counted_as = "GET /each"
-            decision: Any = enforcer.ask(request)
+            decision: Any = enforcer.decide(request)
         except BAD:
             continue
         if came is None:
@@ -224,7 +224,7 @@ def test_routes_charge_the_same_keys_both_ways(options: Any, case: tuple[Any, An
             natively_decided, fields, key = came
             assert key == request.charge.key
             assert natively_decided.remaining == decision.remaining + 1
-            assert fields == enforcer.passing(natively_decided)
+            assert fields == enforcer.passing_fields(natively_decided)
 
 
 def django_requests() -> st.SearchStrategy[Any]:
@@ -239,7 +239,7 @@ def test_a_request_of_django_is_read_alike_both_ways(policy: dict[str, Any], his
     resolver = Resolver(read_policy(policy), Asked, "")
     native = cast(Any, core.native).NativeGate.of(resolver)
     gate = web_gate(
-        native, ruleset=ALL_RULES, cost=1, kind=DjangoRequest, tells=None, asynchronous=False, websockets=False
+        native, ruleset=ALL_RULES, cost=1, kind=DjangoRequest, writes_fields=None, asynchronous=False, websockets=False
     )
     assert gate is not None
     for made in history:

@@ -122,12 +122,12 @@ def test_a_new_algorithm_is_an_entry_in_the_table() -> None:
     decision = limiter.hit("u")
     assert decision.allowed
     limiter.give_back("u", 1, 0, decision)
-    assert limiter.peek("u").limits[0].remaining == 0  # peek tells what its cost would leave
+    assert limiter.peek("u").limits[0].remaining == 0  # peek reports what its cost would leave
     assert limiter.peek("u", 0).limits[0].remaining == 3
 
 
 @pytest.mark.usefixtures("cooldown")
-def test_a_new_algorithm_is_written_scaled_told_and_used_in_policies() -> None:
+def test_a_new_algorithm_is_parsed_scaled_printed_and_used_in_policies() -> None:
     (limit,) = parse_limits("3/minute cooldown")
     assert limit == Cooldown(3, MINUTE_US) and parse_limits(str(limit)) == (limit,)
     with pytest.raises(ValueError, match='did you mean "cooldown"'):
@@ -225,9 +225,9 @@ class DictLimits(BoundLimits):
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         now_us, costs = self.clock.now_us(), receipt.costs
         for place, limit in zip(self._places(receipt.keys), self.limits, strict=True):
-            kept = self.store.states.pop(place, None)
-            if kept is not None:
-                former, state = kept
+            stored = self.store.states.pop(place, None)
+            if stored is not None:
+                former, state = stored
                 left = give_back(limit.limit.compiled, state, now_us, costs[limit.group], now_us - ago_us, former)
                 if left is not None:
                     self.store.states[place] = (former, left)
@@ -238,14 +238,14 @@ class DictLimits(BoundLimits):
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
         now_us = self.clock.now_us() if now_us is None else now_us
-        kept = [self.store.states.get(place) for place in self._places(keys)]
+        stored = [self.store.states.get(place) for place in self._places(keys)]
         return [
             None
             if one is None
             else one[1]
             if one[0] == own.limit.compiled
             else convert(own.limit.compiled, one[1], now_us, one[0])
-            for own, one in zip(self.limits, kept, strict=True)
+            for own, one in zip(self.limits, stored, strict=True)
         ]
 
     def _places(self, keys: tuple[Key, ...]) -> list[tuple[str, str]]:

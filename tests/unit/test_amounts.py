@@ -1,4 +1,4 @@
-"""Amounts: how much of what, money in billionths and never as a float."""
+"""Amounts of units: money in billionths and never as a float."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NO_MONEY: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("amount", "reason"), NO_MONEY, ids=lambda value: str(value)[:20])
-def test_what_is_no_amount_of_money_is_refused_with_what_would_be_right(amount: Any, reason: str) -> None:
+def test_an_invalid_amount_of_money_is_refused_with_a_hint(amount: Any, reason: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         read_amount(amount, "usd")
     assert reason in str(caught.value)
@@ -88,7 +88,7 @@ def test_amounts_are_shown_with_their_unit() -> None:
 
 
 @given(amount=st.decimals(0, 1000, allow_nan=False, allow_infinity=False))
-def test_what_a_log_has_finer_than_a_billionth_is_rounded_up(amount: Decimal) -> None:
+def test_amounts_of_a_log_that_are_finer_than_a_billionth_are_rounded_up(amount: Decimal) -> None:
     nano = read_money(str(amount), "usd", round_up=True)
     assert 0 <= nano - amount * NANO < 1
 
@@ -99,7 +99,7 @@ def test_currencies_are_three_letters() -> None:
 
 
 @pytest.mark.parametrize("value", [0.5, True, None, "x", "0.0000000001"])
-def test_what_is_no_amount_is_no_limit_and_the_error_names_the_number(value: Any) -> None:
+def test_an_invalid_amount_of_a_limit_is_refused_by_the_name_of_its_number(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^FixedWindow: limit"):
         FixedWindow(limit=value, period="day", of="usd")
 
@@ -115,7 +115,7 @@ def test_units_but_money_are_counted_whole(value: Any) -> None:
 COUNTED = Counted(("requests", "tokens", "usd"))
 
 
-def test_what_counts_in_the_end_is_what_was_charged_but_for_what_is_named() -> None:
+def test_a_settled_cost_is_the_charge_except_for_units_that_it_names() -> None:
     assert COUNTED.read_settled({"tokens": 5}, (1, 900, 20_000_000)) == (1, 5, 20_000_000)
     assert COUNTED.read_settled({"usd": "0.5", "requests": 0}, (1, 900, 20_000_000)) == (0, 900, 500_000_000)
     assert COUNTED.read_settled(3, (1, 900, 20_000_000)) == (3, 900, 20_000_000)
@@ -129,13 +129,13 @@ def test_what_counts_in_the_end_is_what_was_charged_but_for_what_is_named() -> N
     assert Counted(("tokens",)).read_actuals(7) == (7,)
 
 
-def test_a_part_of_a_cost_has_nothing_of_what_it_does_not_name() -> None:
+def test_a_part_of_a_cost_has_nothing_of_units_that_it_does_not_name() -> None:
     assert COUNTED.read_part({"tokens": 5}) == (0, 5, 0)
     assert COUNTED.read_part(COUNTED.as_read((1, 2, 3))) == (1, 2, 3)
     assert COUNTED.read_part(2) == (2, 0, 0)
 
 
-def test_costs_that_were_read_are_read_as_they_are() -> None:
+def test_costs_that_were_read_are_not_converted_again() -> None:
     assert COUNTED.read(COUNTED.as_read((1, 2, 300))) == (1, 2, 300)
     assert Counted(("usd",)).as_read((300,)) == {"usd": 300}
     assert Counted(("tokens",)).as_read((300,)) == 300

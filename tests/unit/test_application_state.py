@@ -1,4 +1,4 @@
-"""What limits count in memory belongs to an application: another one begins anew, and with it the state ends."""
+"""Counts in memory belong to an application: another one starts at zero, and the state ends with the application."""
 
 import asyncio
 import gc
@@ -18,10 +18,10 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import MemoryStore
 from headgate.http import asgi
-from headgate.http.server.attached import Attached
+from headgate.http.server.attached_values import Attached
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask
@@ -44,7 +44,7 @@ def over_wsgi(app: Any, times: int) -> list[int]:
 
 
 def over_aiohttp(app: Any, times: int) -> list[int]:
-    async def asked() -> list[int]:
+    async def run() -> list[int]:
         async with TestClient(TestServer(app)) as client:
             statuses = []
             for _ in range(times):
@@ -52,7 +52,7 @@ def over_aiohttp(app: Any, times: int) -> list[int]:
                     statuses.append(response.status)
             return statuses
 
-    return asyncio.run(asked())
+    return asyncio.run(run())
 
 
 async def read(request: Any) -> PlainTextResponse:
@@ -208,43 +208,45 @@ EACH = pytest.mark.parametrize(("build", "statuses"), KINDS, ids=[build.__name__
 
 
 @EACH
-def test_an_application_factory_that_is_called_again_begins_anew(build: Any, statuses: Statuses) -> None:
+def test_each_application_of_a_factory_starts_at_zero(build: Any, statuses: Statuses) -> None:
     assert [statuses(build(), 3) for _ in range(3)] == [PASSES_TWICE] * 3
 
 
 @EACH
-def test_two_applications_in_one_process_count_apart(build: Any, statuses: Statuses) -> None:
-    one, other = build(), build()  # an application of aiohttp runs once, so each is asked once
+def test_two_applications_in_one_process_count_separately(build: Any, statuses: Statuses) -> None:
+    one, other = build(), build()  # an application of aiohttp runs once, so each is used once
     assert [statuses(one, 3), statuses(other, 3)] == [PASSES_TWICE] * 2
 
 
 @EACH
-def test_a_store_that_was_told_is_shared_as_it_is_written(build: Any, statuses: Statuses) -> None:
+def test_a_named_store_is_shared(build: Any, statuses: Statuses) -> None:
     store = MemoryStore()
     one, other = build(store=store), build(store=store)
     assert statuses(one, 2) + statuses(other, 1) == PASSES_TWICE
 
 
-KEPT_BY_AIOHTTP = (aiohttp_middleware, aiohttp_set_up)
-"""Applications that aiohttp itself keeps: it remembers what it built of their middlewares."""
+CACHED_BY_AIOHTTP = (aiohttp_middleware, aiohttp_set_up)
+"""Applications that aiohttp itself keeps alive: it caches the handlers that it built with their middlewares."""
 
 
-@pytest.mark.parametrize(("build", "statuses"), [(build, how) for build, how in KINDS if build not in KEPT_BY_AIOHTTP])
+@pytest.mark.parametrize(
+    ("build", "statuses"), [(build, how) for build, how in KINDS if build not in CACHED_BY_AIOHTTP]
+)
 def test_the_state_ends_with_the_application(build: Any, statuses: Statuses, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[MemoryStore]] = []
 
-    def noted(url: str) -> MemoryStore:
+    def open_and_record(url: str) -> MemoryStore:
         store = MemoryStore()
         opened.append(weakref.ref(store))
         return store
 
-    monkeypatch.setattr("headgate.http.server.routes.open_store", noted)
-    monkeypatch.setattr("headgate.http.server.request_limits.open_store", noted)
+    monkeypatch.setattr("headgate.http.server.routes.open_store", open_and_record)
+    monkeypatch.setattr("headgate.http.server.request_limits.open_store", open_and_record)
     app = build()
     assert statuses(app, 3) == PASSES_TWICE
     assert [keys_in(store()) for store in opened if keys_in(store())] == [1]
     del app
-    for _ in range(3):  # what belonged to the application is garbage once that is gone, and some of it a circle
+    for _ in range(3):  # the application's objects are garbage now, and some of them in reference cycles
         gc.collect()
     assert [keys_in(store()) for store in opened if keys_in(store())] == []
 

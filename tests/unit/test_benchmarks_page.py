@@ -25,7 +25,7 @@ def test_something_was_measured() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_section_is_shown_as_it_was_measured(name: str, shown: str) -> None:
-    made = report.page(report.kept([name]), "")
+    made = report.page(report.stored([name]), "")
     _, section = made.split(TARGETS_END, 1)
     assert f"{TARGETS_END}{section.split(f'{TARGETS_END}Versions', 1)[0].rstrip()}\n" in shown
     for line in made.split(TARGETS_END, 1)[0].splitlines():
@@ -36,7 +36,7 @@ def test_no_target_is_shown_that_was_not_measured(shown: str) -> None:
     def targets(page: str) -> list[str]:
         return sorted(line for line in page.split(TARGETS_END, 1)[0].splitlines() if line.endswith(("| met |", "** |")))
 
-    assert targets(shown) == targets(report.page(report.kept(NAMES), ""))
+    assert targets(shown) == targets(report.page(report.stored(NAMES), ""))
 
 
 def test_its_notes_end_it(shown: str) -> None:

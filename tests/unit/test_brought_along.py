@@ -57,7 +57,7 @@ import headgate.integrations.fastapi as of_fastapi
 import headgate.integrations.flask as of_flask
 import headgate.integrations.litestar as of_litestar
 import headgate.integrations.starlette as of_starlette
-from asgi_asking import ask, drive
+from asgi_requests import ask, drive
 from headgate import ConfigError, MemoryStore
 from headgate.errors import ArgumentError
 from headgate.http import asgi, wsgi
@@ -78,7 +78,7 @@ def sent_by(user: str) -> tuple[str, dict[str, str]]:
     return f"/users/{user}?token={user}", {"X-User": user, "X-API-Key": f"k-{user}", "Cookie": f"session={user}"}
 
 
-def tell_apart(statuses: Callable[[Any], Statuses], key: Any) -> None:
+def check_users_are_distinguished(statuses: Callable[[Any], Statuses], key: Any) -> None:
     """Each user has one request, whatever others sent; a key that is missing or the same for all would not do."""
     status = statuses(key)
     asked = [(user, status(user)) for user in ("ann", "ann", "bob", "bob", "ann")]
@@ -221,24 +221,24 @@ def before_an_application(key: Any) -> Statuses:
 
 @pytest.mark.parametrize("place", [in_fastapi, at_an_endpoint, before_a_route])
 @pytest.mark.parametrize("name", OF_STARLETTE)
-def test_functions_for_starlette_tell_users_apart(name: str, place: Any) -> None:
-    tell_apart(place, OF_STARLETTE[name])
+def test_functions_for_starlette_distinguish_users(name: str, place: Any) -> None:
+    check_users_are_distinguished(place, OF_STARLETTE[name])
 
 
 @pytest.mark.parametrize("name", [name for name in OF_STARLETTE if name != "path"])
-def test_before_an_application_of_starlette_only_its_path_parameters_are_not_there_yet(name: str) -> None:
-    tell_apart(before_an_application, OF_STARLETTE[name])
+def test_in_front_of_a_starlette_application_only_path_parameters_are_missing(name: str) -> None:
+    check_users_are_distinguished(before_an_application, OF_STARLETTE[name])
 
 
-def test_a_function_is_given_the_very_request_of_the_endpoint() -> None:
+def test_a_function_gets_the_same_request_object_as_the_endpoint() -> None:
     seen: list[Any] = []
     limits = of_fastapi.RateLimits(clock=ManualClock(), key=seen.append)
     app = FastAPI()
 
     @app.post("/", dependencies=[Depends(limits("9/minute"))])
-    async def read(request: Request, told: dict[str, str]) -> str:
+    async def read(request: Request, body: dict[str, str]) -> str:
         seen.append(request)
-        return told["user"]
+        return body["user"]
 
     assert ask(app, method="POST", json={"user": "ann"}).json() == "ann"
     assert seen[0] is seen[1]
@@ -252,14 +252,14 @@ def test_a_function_may_read_the_body_that_fastapi_has_read() -> None:
     app = FastAPI()
 
     @app.post("/", dependencies=[Depends(limits("1/minute"))])
-    async def read(told: dict[str, str]) -> str:
-        return told["user"]
+    async def read(body: dict[str, str]) -> str:
+        return body["user"]
 
     answers = [ask(app, method="POST", json={"user": user}).status_code for user in ("ann", "ann", "bob")]
     assert answers == [200, 429, 200]
 
 
-def test_a_function_of_a_websocket_is_given_the_websocket() -> None:
+def test_a_function_of_a_websocket_gets_the_websocket() -> None:
     seen: list[Any] = []
 
     async def key(socket: Any) -> str:
@@ -274,8 +274,8 @@ def test_a_function_of_a_websocket_is_given_the_websocket() -> None:
         await socket.close()
 
     assert [drive(app, "/", "websocket")[0]["type"] for _ in range(2)] == ["websocket.accept", "websocket.close"]
-    before = of_starlette.RateLimitMiddleware(app, limits="9/minute", key=key, websockets=True)
-    drive(before, "/", "websocket")
+    limited = of_starlette.RateLimitMiddleware(app, limits="9/minute", key=key, websockets=True)
+    drive(limited, "/", "websocket")
     assert seen[0] is WebSocket and set(seen) == {WebSocket}
 
 
@@ -346,8 +346,8 @@ def before_flask(key: Any) -> Statuses:
 
 @pytest.mark.parametrize("place", [at_a_view, by_default])
 @pytest.mark.parametrize("name", OF_FLASK)
-def test_functions_for_flask_tell_users_apart(name: str, place: Any) -> None:
-    tell_apart(place, OF_FLASK[name])
+def test_functions_for_flask_distinguish_users(name: str, place: Any) -> None:
+    check_users_are_distinguished(place, OF_FLASK[name])
 
 
 AFTER_ROUTING = {"Flask-Limiter's get_remote_address", "flask.request", "flask.g", "its view's arguments"}
@@ -356,8 +356,8 @@ AFTER_ROUTING = {"Flask-Limiter's get_remote_address", "flask.request", "flask.g
 @pytest.mark.parametrize(
     "name", [name for name in OF_FLASK if name not in AFTER_ROUTING and name != "the current one itself"]
 )
-def test_before_flask_a_function_is_given_a_request_of_flask(name: str) -> None:
-    tell_apart(before_flask, OF_FLASK[name])
+def test_in_front_of_flask_a_function_gets_a_request_of_flask(name: str) -> None:
+    check_users_are_distinguished(before_flask, OF_FLASK[name])
 
 
 # Django: django-ratelimit, in both colours; and REST framework.
@@ -431,15 +431,15 @@ read_django_later.__qualname__ = "read_django"
 class DjangoSite:
     """A site with one view; the settings are in force while a request is asked."""
 
-    def __init__(self, colour: str, view: Any, **told: Any) -> None:
+    def __init__(self, colour: str, view: Any, **settings: Any) -> None:
         self.urlpatterns = [path("users/<user>", view)]
         self._colour = colour
-        self._told = {"MIDDLEWARE": [f"{__name__}.LazyUser"], "HEADGATE": {}} | told
+        self._settings = {"MIDDLEWARE": [f"{__name__}.LazyUser"], "HEADGATE": {}} | settings
 
     def status(self, user: str) -> int:
         where, headers = sent_by(user)
         client = ADDRESSES[user]
-        with override_settings(ROOT_URLCONF=self, **self._told):
+        with override_settings(ROOT_URLCONF=self, **self._settings):
             if self._colour == "asgi":
                 return ask(ASGIHandler(), where, client=client, headers=headers).status_code
             transport = httpx.WSGITransport(WSGIHandler(), remote_addr=client)
@@ -454,17 +454,17 @@ def at_a_django_view(colour: str, key: Any) -> Statuses:
 
 
 def in_django_settings(colour: str, key: Any) -> Statuses:
-    told = {"limits": "1/minute", "key": key, "store": MemoryStore()}
+    settings = {"limits": "1/minute", "key": key, "store": MemoryStore()}
     middleware = [f"{__name__}.LazyUser", "headgate.integrations.django.RateLimitMiddleware"]
     view = read_django if colour == "wsgi" else read_django_later
-    return DjangoSite(colour, view, HEADGATE=told, MIDDLEWARE=middleware).status
+    return DjangoSite(colour, view, HEADGATE=settings, MIDDLEWARE=middleware).status
 
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
 @pytest.mark.parametrize("place", [at_a_django_view, in_django_settings])
 @pytest.mark.parametrize("name", OF_DJANGO)
-def test_functions_for_django_tell_users_apart(name: str, place: Any, colour: str) -> None:
-    tell_apart(functools.partial(place, colour), OF_DJANGO[name])
+def test_functions_for_django_distinguish_users(name: str, place: Any, colour: str) -> None:
+    check_users_are_distinguished(functools.partial(place, colour), OF_DJANGO[name])
 
 
 async def by_group_later(group: str, request: HttpRequest) -> str:
@@ -486,10 +486,10 @@ LATER_IN_DJANGO: dict[str, Any] = {
 
 def by_the_key_of_the_settings(colour: str, key: Any) -> Statuses:
     """A limit of an async view, whose key the settings have."""
-    told = {"key": key, "store": MemoryStore()}
-    with override_settings(HEADGATE=told):
+    settings = {"key": key, "store": MemoryStore()}
+    with override_settings(HEADGATE=settings):
         limited = of_django.rate_limit("1/minute", scope="all")(read_django_later)
-    return DjangoSite(colour, limited, HEADGATE=told).status
+    return DjangoSite(colour, limited, HEADGATE=settings).status
 
 
 def at_an_async_view(colour: str, key: Any) -> Statuses:
@@ -500,12 +500,12 @@ def at_an_async_view(colour: str, key: Any) -> Statuses:
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
 @pytest.mark.parametrize("place", [at_an_async_view, by_the_key_of_the_settings])
 @pytest.mark.parametrize("name", LATER_IN_DJANGO)
-def test_functions_that_are_awaited_tell_users_of_async_views_apart(name: str, place: Any, colour: str) -> None:
-    tell_apart(functools.partial(place, colour), LATER_IN_DJANGO[name])
+def test_functions_that_are_awaited_distinguish_users_of_async_views(name: str, place: Any, colour: str) -> None:
+    check_users_are_distinguished(functools.partial(place, colour), LATER_IN_DJANGO[name])
 
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
-def test_each_of_several_functions_may_ask_the_database(colour: str) -> None:
+def test_each_of_several_functions_may_query_the_database(colour: str) -> None:
     by_user = {
         "key": lambda request: request.user.pk,
         "tier": lambda request: request.user.pk,
@@ -552,12 +552,12 @@ def keyed_by_rest(request: Any, view: Any) -> Any:
 
 def at_a_rest_view(key: Any) -> Statuses:
     own = key if name_of(key) in ("by_cache_key", "<lambda of three>") else staticmethod(key)
-    told = {"limits": "1/minute", "key": own, "scope": "all", "options": {"store": MemoryStore()}}
+    attributes = {"limits": "1/minute", "key": own, "scope": "all", "options": {"store": MemoryStore()}}
 
     def get(self: Any, request: Any, user: str) -> RestResponse:
         return RestResponse(user)
 
-    throttle = type("Throttle", (RateLimitThrottle,), told)
+    throttle = type("Throttle", (RateLimitThrottle,), attributes)
     view: Any = type(
         "Read", (APIView,), {"throttle_classes": [throttle], "authentication_classes": [ByHeader], "get": get}
     )
@@ -571,8 +571,8 @@ def name_of(function: Any) -> str:
 
 
 @pytest.mark.parametrize("name", OF_REST)
-def test_functions_for_rest_framework_tell_users_apart(name: str) -> None:
-    tell_apart(at_a_rest_view, OF_REST[name])
+def test_functions_for_rest_framework_distinguish_users(name: str) -> None:
+    check_users_are_distinguished(at_a_rest_view, OF_REST[name])
 
 
 # Litestar: its own limiter's, and what its docs show.
@@ -619,10 +619,10 @@ def in_litestars_plugin(key: Any) -> Statuses:
 
 
 @pytest.mark.parametrize("name", OF_LITESTAR)
-def test_functions_for_litestar_tell_users_apart(name: str) -> None:
-    tell_apart(in_litestar, OF_LITESTAR[name])
+def test_functions_for_litestar_distinguish_users(name: str) -> None:
+    check_users_are_distinguished(in_litestar, OF_LITESTAR[name])
     if name != "state":
-        tell_apart(in_litestars_plugin, OF_LITESTAR[name])
+        check_users_are_distinguished(in_litestars_plugin, OF_LITESTAR[name])
 
 
 # aiohttp.
@@ -669,14 +669,14 @@ def in_aiohttp(key: Any) -> list[tuple[str, int]]:
 @pytest.mark.filterwarnings("ignore::aiohttp.web_exceptions.NotAppKeyWarning")
 @pytest.mark.filterwarnings("ignore:It is recommended to use")
 @pytest.mark.parametrize("name", OF_AIOHTTP)
-def test_functions_for_aiohttp_tell_users_apart(name: str) -> None:
+def test_functions_for_aiohttp_distinguish_users(name: str) -> None:
     assert in_aiohttp(OF_AIOHTTP[name]) == [("ann", 200), ("ann", 429), ("bob", 200), ("bob", 429), ("ann", 429)]
 
 
 # gRPC has no request: Headgate's has what a handler's context has.
 
 
-def test_a_function_of_a_call_reads_what_a_context_tells() -> None:
+def test_a_function_of_a_call_reads_the_context() -> None:
     context: Any = SimpleNamespace(
         peer=lambda: "ipv4:203.0.113.9:5123",
         invocation_metadata=lambda: (("x-user", "ann"),),
@@ -691,9 +691,9 @@ def test_a_function_of_a_call_reads_what_a_context_tells() -> None:
 # Without a framework: Headgate's request, with headers in any case.
 
 
-@pytest.mark.parametrize("skin", ["asgi", "wsgi"])
+@pytest.mark.parametrize("module", ["asgi", "wsgi"])
 @pytest.mark.parametrize("name", [*ANYWHERE, "a function of nothing", "client_ip"])
-def test_before_any_application_functions_are_given_headgates_request(name: str, skin: str) -> None:
+def test_in_front_of_any_application_functions_get_headgates_request(name: str, module: str) -> None:
     user_now = contextvars.ContextVar[str]("user_now")
     known = ANYWHERE | {"a function of nothing": user_now.get, "client_ip": lambda request: request.client_ip}
 
@@ -705,22 +705,22 @@ def test_before_any_application_functions_are_given_headgates_request(name: str,
         return [b"read"]
 
     def place(key: Any) -> Statuses:
-        before: Any
-        if skin == "asgi":
-            before = asgi.RateLimitMiddleware(app, limits="1/minute", key=key, clock=ManualClock())
+        limited: Any
+        if module == "asgi":
+            limited = asgi.RateLimitMiddleware(app, limits="1/minute", key=key, clock=ManualClock())
         else:
-            before = wsgi.RateLimitMiddleware(site, limits="1/minute", key=key, clock=ManualClock())
+            limited = wsgi.RateLimitMiddleware(site, limits="1/minute", key=key, clock=ManualClock())
 
         def status(user: str) -> int:
             user_now.set(user)
-            return status_of(before, user) if skin == "asgi" else flask_status(before, user)
+            return status_of(limited, user) if module == "asgi" else flask_status(limited, user)
 
         return status
 
-    tell_apart(place, known[name])
+    check_users_are_distinguished(place, known[name])
 
 
-def test_headers_are_found_in_any_case() -> None:
+def test_headers_are_looked_up_in_any_case() -> None:
     scope = {"type": "http", "headers": [(b"x-user", b"ann"), (b"content-type", b"a/b")], "path": "/", "method": "GET"}
     environ = {"REQUEST_METHOD": "GET", "HTTP_X_USER": "ann", "CONTENT_TYPE": "a/b", "CONTENT_LENGTH": ""}
     for request in (
@@ -744,7 +744,7 @@ def test_headers_are_found_in_any_case() -> None:
 # All functions that are given a request, not only keys.
 
 
-def test_every_function_of_a_request_is_given_the_frameworks_own() -> None:
+def test_every_function_of_a_request_gets_the_frameworks_own() -> None:
     seen: dict[str, Any] = {}
 
     def note(name: str, value: Any) -> Callable[..., Any]:
@@ -776,12 +776,12 @@ def test_every_function_of_a_request_is_given_the_frameworks_own() -> None:
         ({"key": lambda request, view: "a"}, r"key is a function of the request alone, not .*\(request, view\)"),
         ({"cost": lambda *, units: units}, r"cost is a function of the request alone, not .*\(\*, units\)"),
         ({"counts": lambda response: True}, r"counts is a function of the request and the response, not .*\(resp"),
-        ({"refusal": lambda request: None}, "refusal is a function of the request and the decision and the usual"),
+        ({"refusal": lambda request: None}, "refusal is a function of the request and the decision and usual"),
         ({"on_decision": lambda: None}, "on_decision is a function of the request and the decision, not"),
         ({"key": first_of}, None),
     ],
 )  # fmt: skip
-def test_a_function_that_cannot_be_called_so_is_told_at_once(options: dict[str, Any], message: str | None) -> None:
+def test_a_function_with_other_parameters_raises_an_error(options: dict[str, Any], message: str | None) -> None:
     if message is None:
         of_fastapi.RateLimits()("1/minute", **options)
         return
@@ -789,17 +789,17 @@ def test_a_function_that_cannot_be_called_so_is_told_at_once(options: dict[str, 
         of_fastapi.RateLimits()("1/minute", **options)
 
 
-def test_what_is_no_request_is_told_by_its_kind() -> None:
-    with pytest.raises(ArgumentError, match="a dict is no request that Headgate knows"):
+def test_an_object_that_is_no_request_raises_an_error_with_its_type() -> None:
+    with pytest.raises(ArgumentError, match="a dict is not a request that Headgate knows"):
         header("X-User")({})
 
 
-def test_headgates_view_of_a_frameworks_request_tells_its_route() -> None:
-    told: list[tuple[str, str, str]] = []
+def test_headgates_view_of_a_frameworks_request_has_its_route() -> None:
+    views: list[tuple[str, str, str]] = []
 
     def note(request: Any) -> None:
         seen = request_of(request)
-        told.append((seen.client_ip, seen.path, endpoint(request)))
+        views.append((seen.client_ip, seen.path, endpoint(request)))
 
     app = FastAPI()
     limits = of_fastapi.RateLimits(clock=ManualClock())
@@ -813,7 +813,7 @@ def test_headgates_view_of_a_frameworks_request_tells_its_route() -> None:
     handler = get("/users/{user:str}", middleware=[of_litestar.rate_limit("9/minute", key=note)])(read_litestar.fn)
     assert status_of(Litestar([handler], openapi_config=None, logging_config=None), "ann") == 200
     sent = ("203.0.113.1", "/users/ann?token=ann")
-    assert told == [
+    assert views == [
         (*sent, "GET /users/{user}"), (*sent, "GET /users/<user>"), (*sent, "* /users/<user>"),
         (*sent, "GET /users/{user}"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a server says of its limits is read as it was meant, in every dialect, and nonsense is not read at all."""
+"""The limits that a server announces are read as they were meant, in every dialect; malformed fields are ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from headgate.http.client.limit_fields import Told, ToldLimit, told
+from headgate.http.client.limit_fields import AnnouncedLimit, AnnouncedLimits, told
 from headgate.http.fields.dates import http_date_us, until_us
 from headgate.http.fields.dialects import DIALECTS, fields_of
 from headgate.http.fields.structured import parse_dictionary, parse_list
@@ -28,22 +28,22 @@ DATE = "Fri, 15 Jan 2027 08:00:00 GMT"
 ANY_WAIT = 1e16
 
 
-def read(*fields: tuple[str, str], now_us: int = NOW_US) -> Told | None:
+def read(*fields: tuple[str, str], now_us: int = NOW_US) -> AnnouncedLimits | None:
     return told(fields, now_us=now_us)
 
 
 def wait_of(field: str, value: str) -> float | None:
-    """The seconds of one reset field."""
-    says = read((field, value))
-    assert says is not None
-    return says.refused_for
+    """Return the seconds of one reset field."""
+    announced = read((field, value))
+    assert announced is not None
+    return announced.refused_for
 
 
-# --- what we write ourselves
+# --- the fields that we write ourselves
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_what_our_servers_write_is_read_as_it_was_meant(limits: list[Limit], data: st.DataObject) -> None:
+def test_the_fields_of_our_servers_are_read_as_written(limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
     limiter = make_limiter("python", limits, clock)
     for wait_us, cost in data.draw(history_of(limits, max_size=6)):
@@ -51,53 +51,56 @@ def test_what_our_servers_write_is_read_as_it_was_meant(limits: list[Limit], dat
         decision = limiter.hit("key", cost)
         for dialect in DIALECTS:
             fields = dict(fields_of(dialect, clock)(decision))
-            says = told(fields, now_us=clock.now_us(), cap=ANY_WAIT)
-            assert (says.limits if says else ()) == expected(dialect, fields, clock.now_us()), (dialect, fields)
+            announced = told(fields, now_us=clock.now_us(), cap=ANY_WAIT)
+            assert (announced.limits if announced else ()) == expected(dialect, fields, clock.now_us()), (
+                dialect,
+                fields,
+            )
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_who_comes_back_when_told_is_let_in(limits: list[Limit], data: st.DataObject) -> None:
+def test_a_client_that_waits_as_announced_is_admitted(limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
     limiter = make_limiter("python", limits, clock)
     for wait_us, cost in data.draw(history_of(limits, max_size=6)):
         clock.advance(wait_us)
         decision = limiter.hit("key", cost)
-        says = told(answer_of(decision).headers, now_us=clock.now_us(), cap=ANY_WAIT)
+        announced = told(answer_of(decision).headers, now_us=clock.now_us(), cap=ANY_WAIT)
         if decision.allowed or decision.retry_after_us is None:
-            assert says is None or says.retry_after_us is None
+            assert announced is None or announced.retry_after_us is None
         else:
-            assert says is not None and says.refused_for_us is not None
-            assert decision.retry_after_us <= says.refused_for_us < decision.retry_after_us + 1_000_001
+            assert announced is not None and announced.refused_for_us is not None
+            assert decision.retry_after_us <= announced.refused_for_us < decision.retry_after_us + 1_000_001
             before_us = clock.now_us()
-            if says.refused_for_us > 10**15:
-                return  # beyond what a clock can tell
-            clock.advance(says.refused_for_us)
+            if announced.refused_for_us > 10**15:
+                return  # beyond the range of a clock
+            clock.advance(announced.refused_for_us)
             assert limiter.peek("key", cost).allowed
             clock.set(before_us)
 
 
-def expected(dialect: str, fields: dict[str, str], now_us: int) -> tuple[ToldLimit, ...]:
-    """By parsers that are not ours."""
+def expected(dialect: str, fields: dict[str, str], now_us: int) -> tuple[AnnouncedLimit, ...]:
+    """Return the expected limits, by independent parsers."""
     if dialect in ("draft-11", "draft-next"):
-        left, after = ("r", "t") if dialect == "draft-11" else ("a", "w")
+        remaining, after = ("r", "t") if dialect == "draft-11" else ("a", "w")
         members = parse_independently(fields["RateLimit"]) if "RateLimit" in fields else []
         return tuple(
-            ToldLimit(name, given[left], given[after] * 1_000_000 if after in given else None)
-            for name, given in members
+            AnnouncedLimit(name, parameters[remaining], parameters[after] * 1_000_000 if after in parameters else None)
+            for name, parameters in members
         )
     if dialect == "draft-07" and fields:
         members_of: Any = http_sf.parse(fields["RateLimit"].encode(), tltype="dictionary")
-        return (ToldLimit("", members_of["remaining"][0], members_of["reset"][0] * 1_000_000),)
+        return (AnnouncedLimit("", members_of["remaining"][0], members_of["reset"][0] * 1_000_000),)
     if not fields:
         return ()
     start = "X-RateLimit" if dialect.startswith("x-") else "RateLimit"
     reset_us = int(fields[f"{start}-Reset"]) * 1_000_000
-    # The guess that this world needs: a number that large is a moment.
+    # The same guess as the parser's: a number that large is a moment.
     reset_us = max(0, reset_us - now_us) if reset_us > 10**15 else reset_us
-    return (ToldLimit("", int(fields[f"{start}-Remaining"]), reset_us),)
+    return (AnnouncedLimit("", int(fields[f"{start}-Remaining"]), reset_us),)
 
 
-# --- what others write
+# --- the fields that others write
 
 
 @pytest.mark.parametrize(
@@ -145,10 +148,10 @@ def expected(dialect: str, fields: dict[str, str], now_us: int) -> tuple[ToldLim
     ],
 )
 def test_each_dialect_is_read(fields: str, limits: list[tuple[str, int | None, float | None]]) -> None:
-    says = read(*(pair(field) for field in fields.split("|")))
-    assert says is not None
-    assert [(limit.name, limit.remaining, limit.reset_after) for limit in says.limits] == limits
-    assert says.retry_after is None
+    announced = read(*(pair(field) for field in fields.split("|")))
+    assert announced is not None
+    assert [(limit.name, limit.remaining, limit.reset_after) for limit in announced.limits] == limits
+    assert announced.retry_after is None
 
 
 def pair(line: str) -> tuple[str, str]:
@@ -196,20 +199,20 @@ def pair(line: str) -> tuple[str, str]:
         "Content-Type: text/plain",
     ],
 )
-def test_what_is_malformed_or_says_nothing_is_ignored(field: str) -> None:
+def test_malformed_and_unrelated_fields_are_ignored(field: str) -> None:
     assert read(pair(field)) is None
 
 
 def test_one_bad_member_does_not_take_the_others_with_it() -> None:
-    says = read(("RateLimit", '"a";r=1.5;t=1, "b";r=2;t=3'))
-    assert says == Told(None, (ToldLimit("b", 2, 3_000_000),))
+    announced = read(("RateLimit", '"a";r=1.5;t=1, "b";r=2;t=3'))
+    assert announced == AnnouncedLimits(None, (AnnouncedLimit("b", 2, 3_000_000),))
 
 
 def test_a_list_may_be_split_over_several_lines() -> None:
     lines = [("ratelimit", '"a";r=1;t=1'), ("RateLimit", '"b";r=2;t=3')]
     headers = CIMultiDict(lines)
-    for says in (read(*lines), told(headers, now_us=NOW_US)):
-        assert says is not None and [limit.name for limit in says.limits] == ["a", "b"]
+    for announced in (read(*lines), told(headers, now_us=NOW_US)):
+        assert announced is not None and [limit.name for limit in announced.limits] == ["a", "b"]
 
 
 # --- Retry-After
@@ -227,39 +230,39 @@ def test_a_list_may_be_split_over_several_lines() -> None:
     ],
 )  # fmt: skip
 def test_retry_after_is_read_in_each_of_its_forms(value: str, seconds: float) -> None:
-    says = read(("Retry-After", value), ("Date", DATE))
-    assert says is not None and says.retry_after == seconds
+    announced = read(("Retry-After", value), ("Date", DATE))
+    assert announced is not None and announced.retry_after == seconds
 
 
 def test_a_date_is_relative_to_that_of_the_response_not_to_our_clock() -> None:
     later = "Fri, 15 Jan 2027 08:00:10 GMT"
     an_hour_off_us = NOW_US + 3600 * 10**6
-    assert told({"Retry-After": later, "Date": DATE}, now_us=an_hour_off_us) == Told(10_000_000, ())
-    assert told({"Retry-After": later}, now_us=NOW_US + 4_000_000) == Told(6_000_000, ())
-    assert told({"Retry-After": later, "Date": "today"}, now_us=NOW_US) == Told(10_000_000, ())
+    assert told({"Retry-After": later, "Date": DATE}, now_us=an_hour_off_us) == AnnouncedLimits(10_000_000, ())
+    assert told({"Retry-After": later}, now_us=NOW_US + 4_000_000) == AnnouncedLimits(6_000_000, ())
+    assert told({"Retry-After": later, "Date": "today"}, now_us=NOW_US) == AnnouncedLimits(10_000_000, ())
 
 
 def test_milliseconds_are_read_where_they_are_sent() -> None:
-    says = told({"retry-after": "2", "retry-after-ms": "1234"}, now_us=NOW_US)
-    assert says is not None and says.retry_after == 1.234
+    announced = told({"retry-after": "2", "retry-after-ms": "1234"}, now_us=NOW_US)
+    assert announced is not None and announced.retry_after == 1.234
 
 
 def test_retry_after_takes_precedence_over_the_reset() -> None:
-    says = told({"Retry-After": "3", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US)
-    assert says is not None
-    assert (says.refused_for, says.exhausted_for_us, says.exhausted) == (3.0, 3_000_000, True)
+    announced = told({"Retry-After": "3", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US)
+    assert announced is not None
+    assert (announced.refused_for, announced.exhausted_for_us, announced.exhausted) == (3.0, 3_000_000, True)
 
 
-def test_what_a_cache_has_kept_tells_nothing_but_when_to_come_back() -> None:
+def test_only_retry_after_counts_in_a_response_from_a_cache() -> None:
     assert told({"Age": "1", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US) is None
-    assert told({"Age": "40", "Retry-After": "100", "RateLimit": '"a";r=0;t=9'}) == Told(60_000_000, ())
-    assert told({"Age": "400", "Retry-After": "100"}) == Told(0, ())
+    assert told({"Age": "40", "Retry-After": "100", "RateLimit": '"a";r=0;t=9'}) == AnnouncedLimits(60_000_000, ())
+    assert told({"Age": "400", "Retry-After": "100"}) == AnnouncedLimits(0, ())
     for age in ("0", "old", ""):
         assert told({"Age": age, "RateLimit": '"a";r=0;t=100'}) is not None
 
 
-def test_without_a_moment_given_it_is_that_of_the_system() -> None:
-    assert told({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}) == Told(0, ())
+def test_the_default_time_is_that_of_the_system_clock() -> None:
+    assert told({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}) == AnnouncedLimits(0, ())
 
 
 # --- how moments are written
@@ -287,17 +290,17 @@ def test_a_year_of_two_digits_is_never_more_than_fifty_years_ahead() -> None:
     assert http_date_us("Sunday, 06-Nov-78 08:49:37 GMT", now_us) == http_date_us("Mon, 06 Nov 1978 08:49:37 GMT", 0)
 
 
-def test_the_second_of_a_leap_is_the_one_before() -> None:
+def test_a_leap_second_is_the_second_before_it() -> None:
     assert http_date_us("Sat, 31 Dec 2016 23:59:60 GMT", 0) == http_date_us("Sat, 31 Dec 2016 23:59:59 GMT", 0)
 
 
 @given(st.text(max_size=40))
-def test_nothing_that_is_sent_raises(text: str) -> None:
+def test_no_text_in_a_field_raises(text: str) -> None:
     for name in ("RateLimit", "RateLimit-Reset", "RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After", "Date"):
         told({name: text, "Retry-After-Ms": text, "Age": text, "RateLimit-Limit": text}, now_us=NOW_US)
 
 
-# --- structured fields, against a parser that is not ours
+# --- structured fields, against an independent parser
 
 _PIECES = st.sampled_from(
     ['"a"', '"b\\"c"', "tok", "*t", ";", "; ", ",", ", ", " ", "\t", "=", "r", "t", "r=5", "t=0", "q=1.5", "1.25",
@@ -309,19 +312,23 @@ _PIECES = st.sampled_from(
 @given(st.lists(_PIECES, max_size=12).map("".join))
 def test_lists_and_dictionaries_are_those_of_rfc_9651(text: str) -> None:
     for ours, kind in ((parse_list, "list"), (parse_dictionary, "dictionary")):
-        mine: Any = ours(text)
+        ours_parsed: Any = ours(text)
         try:
-            theirs: Any = http_sf.parse(text.encode(), tltype=kind)
+            theirs_parsed: Any = http_sf.parse(text.encode(), tltype=kind)
         except (http_sf.StructuredFieldError, UnicodeEncodeError):
-            assert mine is None, (kind, mine)
+            assert ours_parsed is None, (kind, ours_parsed)
             continue
         if "(" in text:
             continue  # inner lists are no part of these fields
         if kind == "dictionary":
-            assert integers(mine) == {name: value[0] for name, value in theirs.items() if type(value[0]) is int}
+            assert integers(ours_parsed) == {
+                name: value[0] for name, value in theirs_parsed.items() if type(value[0]) is int
+            }
         else:
-            parameters = [{name: value for name, value in given.items() if type(value) is int} for _, given in theirs]
-            assert [integers(given) for _, given in mine] == parameters
+            parameters = [
+                {name: value for name, value in given.items() if type(value) is int} for _, given in theirs_parsed
+            ]
+            assert [integers(given) for _, given in ours_parsed] == parameters
 
 
 def integers(given: dict[str, Any] | None) -> dict[str, int]:

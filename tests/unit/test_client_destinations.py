@@ -1,4 +1,4 @@
-"""What a client remembers: holds, a budget of retries, and how a server fares; all of it bounded."""
+"""The state of a client: holds, a retry budget, and the outcomes of a server; all of it is bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_hold_lasts_and_only_a_longer_one_replaces_it() -> None:
     assert (destination.held_until_us, destination.spread_us) == (NOW_US + 1 + 3_600_000_000, 1_000_000)
 
 
-def test_each_key_has_a_peer_of_its_own() -> None:
+def test_each_key_has_its_own_destination() -> None:
     destinations = new_destinations()
     assert destinations.of(("a", "b"), NOW_US) is destinations.of(("a", "b"), NOW_US)
     assert destinations.of(("a", "b"), NOW_US) is not destinations.of("a|b", NOW_US)
@@ -46,7 +46,7 @@ def test_each_key_has_a_peer_of_its_own() -> None:
         destinations.of("", NOW_US)
 
 
-def test_destinations_are_bounded_and_those_that_are_held_stay() -> None:
+def test_destinations_are_bounded_and_those_on_hold_stay() -> None:
     destinations = new_destinations(most=10)
     held = destinations.of("held", NOW_US)
     held.hold(NOW_US, 1_000_000)
@@ -59,7 +59,7 @@ def test_destinations_are_bounded_and_those_that_are_held_stay() -> None:
     assert len(destinations) == 10, "even if all are held"
 
 
-def test_a_peer_in_use_is_not_the_one_that_is_forgotten() -> None:
+def test_a_destination_in_use_is_not_the_one_removed() -> None:
     destinations = new_destinations(most=3)
     used = destinations.of("used", NOW_US)
     for number in range(10):
@@ -86,7 +86,7 @@ def test_a_key_that_is_seldom_called_may_retry_every_time() -> None:
         assert budget.take(NOW_US + minute * 60_000_000)
 
 
-def test_what_is_saved_is_bounded_and_time_alone_saves_no_more_than_at_first() -> None:
+def test_saved_retries_are_bounded_and_time_alone_saves_no_more_than_at_first() -> None:
     budget = Budget(1, NOW_US)
     for _ in range(10_000):
         budget.add_call()
@@ -157,7 +157,7 @@ def test_a_rejected_call_counts_as_a_request_and_two_minutes_of_quiet_forgive() 
     assert destination.rejects(NOW_US + WINDOW_US, lambda: 0.0) == 0
 
 
-def test_in_the_long_run_half_of_what_is_sent_is_refused_where_more_than_all_is_asked_for() -> None:
+def test_in_the_long_run_half_of_the_sent_requests_are_refused_under_overload() -> None:
     """K = 2 lets as many refusals through as there are accepts: the server's load is bounded by its capacity."""
     destination = Destination(NOW_US, retry_budget=0.1, adaptive_k=2)
     dice = random.Random(7)
@@ -173,7 +173,7 @@ def test_in_the_long_run_half_of_what_is_sent_is_refused_where_more_than_all_is_
     assert sent == pytest.approx(24_000, rel=0.1)
 
 
-def test_threads_do_not_lose_what_they_count() -> None:
+def test_threads_lose_no_counts() -> None:
     destination = Destination(NOW_US, retry_budget=0, adaptive_k=1000)
 
     def count() -> None:

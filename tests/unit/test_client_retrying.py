@@ -1,4 +1,4 @@
-"""The steps of a call: what is waited for, what is tried again, and when it is given up. No I/O, no real clock."""
+"""The steps of a call: its waits, its retries, and when it gives up. There is no I/O and no real clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreUnavailable
 from headgate.errors import Held, MissingExtraError, Throttled
-from headgate.http.client.calls import Fate, Sender, ServerResponse, run, run_async
+from headgate.http.client.calls import FailureKind, Sender, ServerResponse, run, run_async
 from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.testing import ManualClock
 
@@ -33,59 +33,63 @@ class Wrong(Exception):
 
 
 class Server:
-    """Answers what it was told to, the last of it for ever, and remembers when it was asked."""
+    """Returns the given outcomes, the last of them repeatedly, and records when requests were sent."""
 
     errors = (Lost, Unsent, Wrong)
 
     def __init__(self, clock: ManualClock, outcomes: Iterable[Outcome]) -> None:
         self.clock = clock
         self.outcomes = list(outcomes)
-        self.asked_us: list[int] = []
-        self.kept: list[Any] = []
+        self.sent_us: list[int] = []
+        self.buffered: list[Any] = []
 
     def send(self) -> Any:
-        outcome = self.outcomes[min(len(self.asked_us), len(self.outcomes) - 1)]
-        self.asked_us.append(self.clock.now_us())
+        outcome = self.outcomes[min(len(self.sent_us), len(self.outcomes) - 1)]
+        self.sent_us.append(self.clock.now_us())
         if isinstance(outcome, Exception):
             raise outcome
         status, headers = outcome if isinstance(outcome, tuple) else (outcome, {})
-        return ServerResponse(status, headers, len(self.asked_us))
+        return ServerResponse(status, headers, len(self.sent_us))
 
     def free_when_closed(self, response: Any, held: Any) -> Any:
         return held.free()
 
-    def keep(self, response: Any) -> Any:
-        self.kept.append(response)
-        return ServerResponse(0, {}, f"kept {response}")
+    def buffer(self, response: Any) -> Any:
+        self.buffered.append(response)
+        return ServerResponse(0, {}, f"buffered {response}")
 
-    def answer(self, response: ServerResponse) -> ServerResponse:
+    def read_response(self, response: ServerResponse) -> ServerResponse:
         return response
 
-    def fate(self, error: Exception) -> Fate:
+    def failure_kind(self, error: Exception) -> FailureKind:
         return {Lost: "lost", Unsent: "unsent", Wrong: "final"}[type(error)]  # type: ignore[return-value]
 
 
 class Client:
-    """Calls of one client on a clock that a test moves; nothing is left to chance."""
+    """Calls of one client on a clock that a test moves; random numbers are fixed."""
 
     def __init__(self, limits: ClientLimits = None, chance: float = 0.5, **options: Any) -> None:
         self.clock = ManualClock()
         self.start_us = self.clock.now_us()
-        given: Any = {"clock": self.clock, "random": lambda: chance, **options}
-        self.calls = Sender(limits, given, asynchronous=False)
+        all_options: Any = {"clock": self.clock, "random": lambda: chance, **options}
+        self.calls = Sender(limits, all_options, asynchronous=False)
 
-    def ask(
+    def call(
         self,
         *outcomes: Outcome,
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
-        again: Callable[[], bool] = lambda: True,
+        can_resend: Callable[[], bool] = lambda: True,
         key: str = "",
     ) -> tuple[Any, Server]:
-        """What becomes of a call: the response's number or an exception, and the server that was asked."""
+        """Return the result of a call, the response's number or an exception, and the server."""
         server = Server(self.clock, outcomes)
         call = self.calls.call(
-            None, method=method, origin=("https", key or "example.com", None), headers=headers or {}, again=again
+            None,
+            method=method,
+            origin=("https", key or "example.com", None),
+            headers=headers or {},
+            can_resend=can_resend,
         )
         try:
             return run(self.calls.steps(call), server, self.calls.limiter), server
@@ -99,7 +103,7 @@ class Client:
 AFTER_2 = {"retry-after": "2"}
 
 
-# --- what is tried again
+# --- what is retried
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,7 @@ AFTER_2 = {"retry-after": "2"}
         ((301, AFTER_2), False, False),
     ],
 )
-def test_only_what_is_safe_is_tried_again(outcome: Outcome, idempotent: bool, others: bool) -> None:
+def test_only_safe_requests_are_retried(outcome: Outcome, idempotent: bool, others: bool) -> None:
     for method in ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "get"):
         assert tries(outcome, method=method) == (3 if idempotent else 1)
     for method in ("POST", "PATCH", "QUUX"):
@@ -135,83 +139,83 @@ def test_only_what_is_safe_is_tried_again(outcome: Outcome, idempotent: bool, ot
 
 
 def tries(outcome: Outcome, **request: Any) -> int:
-    _, server = Client().ask(outcome, **request)
-    return len(server.asked_us)
+    _, server = Client().call(outcome, **request)
+    return len(server.sent_us)
 
 
 @pytest.mark.parametrize("outcome", [429, (503, AFTER_2), Lost(), Unsent()])
-def test_a_body_that_cannot_be_sent_again_is_not(outcome: Outcome) -> None:
-    assert tries(outcome, again=lambda: False) == 1
+def test_a_body_that_cannot_be_resent_is_not_retried(outcome: Outcome) -> None:
+    assert tries(outcome, can_resend=lambda: False) == 1
 
 
-def test_the_last_outcome_is_the_calls() -> None:
-    result, server = Client().ask(429, Unsent(), 200)
-    assert (result, len(server.asked_us), server.kept) == (3, 3, [1])
-    result, server = Client().ask(429, 429, (429, {"x": "y"}))
-    assert (result, server.kept) == (3, [1, 2]), "the last is not read: it is the caller's"
+def test_the_last_outcome_is_that_of_the_call() -> None:
+    result, server = Client().call(429, Unsent(), 200)
+    assert (result, len(server.sent_us), server.buffered) == (3, 3, [1])
+    result, server = Client().call(429, 429, (429, {"x": "y"}))
+    assert (result, server.buffered) == (3, [1, 2]), "the last is not read: it belongs to the caller"
     error = Lost("third")
-    result, server = Client().ask(Lost("first"), Lost("second"), error)
+    result, server = Client().call(Lost("first"), Lost("second"), error)
     assert result is error
 
 
-def test_an_answer_that_breaks_off_while_it_is_read_is_an_error_that_may_be_tried_again() -> None:
+def test_a_response_that_breaks_off_while_it_is_read_is_an_error_that_may_be_retried() -> None:
     class BreaksOff(Server):
-        def keep(self, response: Any) -> Any:
+        def buffer(self, response: Any) -> Any:
             raise Lost("in the middle")
 
     client = Client()
     cases: list[tuple[list[Outcome], Any]] = [([429, 200], 2), ([429, Wrong()], Wrong)]
     for outcomes, expected in cases:
         server = BreaksOff(client.clock, outcomes)
-        call = client.calls.call(None, method="POST", origin=("https", "h", 1), headers={}, again=lambda: True)
+        call = client.calls.call(None, method="POST", origin=("https", "h", 1), headers={}, can_resend=lambda: True)
         try:
             result = run(client.calls.steps(call), server, None)
         except Exception as error:
             result = type(error)
-        assert (result, len(server.asked_us)) == (expected, 2)
+        assert (result, len(server.sent_us)) == (expected, 2)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
-def test_there_are_no_more_tries_than_asked_for(retries: int) -> None:
-    _, server = Client(retries=retries).ask(502)
-    assert len(server.asked_us) == retries + 1
+def test_there_are_no_more_retries_than_configured(retries: int) -> None:
+    _, server = Client(retries=retries).call(502)
+    assert len(server.sent_us) == retries + 1
 
 
-# --- how long is waited
+# --- how long calls wait
 
 
-def test_pauses_double_and_are_any_part_of_that() -> None:
+def test_pauses_are_a_random_part_of_a_maximum_that_doubles() -> None:
     for chance in (0.0, 0.5, 0.999):
         client = Client(chance=chance, retries=10, timeout=None)
-        _, server = client.ask(502)
-        pauses = [late - soon for soon, late in zip(server.asked_us, server.asked_us[1:], strict=False)]
+        _, server = client.call(502)
+        pauses = [later - earlier for earlier, later in zip(server.sent_us, server.sent_us[1:], strict=False)]
         assert pauses == [int(chance * min(10_000_000, 100_000 * 2**number)) for number in range(10)]
 
 
-def test_a_retry_comes_when_told_and_a_little_later() -> None:
+def test_a_retry_is_sent_after_the_announced_wait_and_a_random_delay() -> None:
     client = Client(chance=0.5)
-    result, _ = client.ask((429, AFTER_2), 200)
+    result, _ = client.call((429, AFTER_2), 200)
     assert result == 2
     assert client.since_s() == 2.1, "half of a tenth"
     client = Client(chance=0.0)
-    client.ask((503, {"retry-after": "7"}), 200)
+    client.call((503, {"retry-after": "7"}), 200)
     assert client.since_s() == 7
 
 
-def test_a_pause_is_at_least_what_is_told_and_at_least_the_backoff() -> None:
+def test_a_pause_is_at_least_the_announced_wait_and_the_backoff() -> None:
     client = Client(chance=0.9)
-    _, server = client.ask((429, {"retry-after-ms": "1"}), 200)
-    assert server.asked_us[1] - server.asked_us[0] >= 90_000
+    _, server = client.call((429, {"retry-after-ms": "1"}), 200)
+    assert server.sent_us[1] - server.sent_us[0] >= 90_000
 
 
-def test_every_later_call_of_the_key_is_held_and_no_other() -> None:
+def test_later_calls_of_the_key_are_held_and_no_others() -> None:
     client = Client(retries=0, chance=0.0)
-    client.ask((429, {"retry-after": "5"}))
-    client.ask(200, key="elsewhere")
+    client.call((429, {"retry-after": "5"}))
+    client.call(200, key="elsewhere")
     assert client.since_s() == 0
-    client.ask(200)
+    client.call(200)
     assert client.since_s() == 5
-    client.ask(200)
+    client.call(200)
     assert client.since_s() == 5
 
 
@@ -224,11 +228,11 @@ def test_every_later_call_of_the_key_is_held_and_no_other() -> None:
         {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "5s"},
     ],
 )
-def test_an_answer_that_leaves_nothing_holds_the_next_call(headers: dict[str, str]) -> None:
+def test_a_response_with_nothing_remaining_holds_the_next_call(headers: dict[str, str]) -> None:
     client = Client(chance=0.0)
-    result, _ = client.ask((200, headers))
+    result, _ = client.call((200, headers))
     assert (result, client.since_s()) == (1, 0)
-    client.ask(200)
+    client.call(200)
     assert client.since_s() == 5
 
 
@@ -236,120 +240,120 @@ def test_an_answer_that_leaves_nothing_holds_the_next_call(headers: dict[str, st
     "headers",
     [{"ratelimit": '"a";r=1;t=5'}, {"ratelimit": '"conc";r=0'}, {"retry-after": "5"}, {"ratelimit": '"a";r=0.0;t=5'}],
 )
-def test_an_answer_that_leaves_something_or_tells_no_time_holds_nobody(headers: dict[str, str]) -> None:
+def test_a_response_with_units_left_or_without_a_time_holds_no_call(headers: dict[str, str]) -> None:
     client = Client()
-    client.ask((200, headers))
-    client.ask(200)
+    client.call((200, headers))
+    client.call(200)
     assert client.since_s() == 0
 
 
-def test_those_who_were_held_go_on_one_after_another() -> None:
+def test_held_calls_continue_one_after_another() -> None:
     chances = iter([0.0, 0.25, 0.5, 1.0])
     client = Client(retries=0, random=lambda: next(chances))
-    client.ask((429, {"retry-after": "4"}))
+    client.call((429, {"retry-after": "4"}))
     destination = client.calls._destinations.of(("https", "example.com", 443), client.start_us)
     delays = []
     for _ in range(4):
         client.clock.set(client.start_us)
-        _, server = client.ask(200)
-        delays.append((server.asked_us[0] - destination.held_until_us) / 1e6)
+        _, server = client.call(200)
+        delays.append((server.sent_us[0] - destination.held_until_us) / 1e6)
     assert delays == [0, 0.1, 0.2, 0.4]
 
 
 # --- the deadline
 
 
-def test_who_cannot_wait_that_long_gets_the_true_answer_at_once() -> None:
+def test_a_call_that_cannot_wait_that_long_returns_the_response_at_once() -> None:
     client = Client(timeout=10)
-    result, server = client.ask((429, {"retry-after": "11"}))
-    assert (result, len(server.asked_us), server.kept, client.since_s()) == (1, 1, [], 0)
+    result, server = client.call((429, {"retry-after": "11"}))
+    assert (result, len(server.sent_us), server.buffered, client.since_s()) == (1, 1, [], 0)
 
 
-def test_who_comes_while_the_server_wants_to_be_left_alone_for_too_long_is_told_at_once() -> None:
+def test_a_call_during_a_hold_beyond_its_deadline_fails_at_once() -> None:
     client = Client(timeout=10)
-    client.ask((429, {"retry-after": "3600"}))
-    result, server = client.ask(200)
+    client.call((429, {"retry-after": "3600"}))
+    result, server = client.call(200)
     assert isinstance(result, Held) and result.retry_after == 3600
     assert str(result) == "not sent: the server said to wait, for 3600.000 s more"
-    assert server.asked_us == []
+    assert server.sent_us == []
     client.clock.advance(3_590_000_000)
-    result, _ = client.ask(200)
+    result, _ = client.call(200)
     assert result == 1
 
 
 def test_all_waits_together_end_by_the_deadline() -> None:
     client = Client(timeout=5, retries=10, chance=1.0)
-    result, server = client.ask((429, AFTER_2))
+    result, server = client.call((429, AFTER_2))
     assert client.since_s() <= 5
-    assert len(server.asked_us) == 3 and result == 3
+    assert len(server.sent_us) == 3 and result == 3
     client = Client(timeout=2, chance=1.0)
-    result, _ = client.ask((429, AFTER_2), 200)
+    result, _ = client.call((429, AFTER_2), 200)
     assert (result, client.since_s()) == (2, 2), "chance adds nothing beyond the deadline"
 
 
 def test_a_response_that_takes_until_the_deadline_to_read_is_not_retried() -> None:
     class Slow(Server):
-        def keep(self, response: Any) -> Any:
+        def buffer(self, response: Any) -> Any:
             self.clock.advance(6_000_000)
-            return super().keep(response)
+            return super().buffer(response)
 
     client = Client(timeout=5)
     server = Slow(client.clock, [429, 200])
-    call = client.calls.call(None, method="GET", origin=("http", "a", None), headers={}, again=lambda: True)
-    assert run(client.calls.steps(call), server, None) == "kept 1"
-    assert len(server.asked_us) == 1
+    call = client.calls.call(None, method="GET", origin=("http", "a", None), headers={}, can_resend=lambda: True)
+    assert run(client.calls.steps(call), server, None) == "buffered 1"
+    assert len(server.sent_us) == 1
 
 
 def test_an_error_is_raised_when_there_is_no_time_left() -> None:
     client = Client(timeout=0.15, retries=10, chance=1.0)
     error = Lost()
-    result, server = client.ask(error)
+    result, server = client.call(error)
     assert result is error
-    assert len(server.asked_us) == 2
+    assert len(server.sent_us) == 2
 
 
-def test_without_a_deadline_it_waits_as_long_as_it_is_told() -> None:
+def test_without_a_deadline_a_call_waits_as_long_as_announced() -> None:
     client = Client(timeout=None, chance=0.0)
-    result, _ = client.ask((429, {"retry-after": "86000"}), 200)
+    result, _ = client.call((429, {"retry-after": "86000"}), 200)
     assert (result, client.since_s()) == (2, 86000)
 
 
 # --- the limiter in front
 
 
-def test_calls_stand_in_line_and_each_retry_passes_the_limiter_again() -> None:
+def test_calls_wait_in_line_and_each_retry_passes_the_limiter_again() -> None:
     client = Client("1/second bucket", chance=0.0)
-    _, server = client.ask(502, 502, 200)
-    assert [moment - client.start_us for moment in server.asked_us] == [0, 1_000_000, 2_000_000]
-    _, server = client.ask(200, key="elsewhere")
+    _, server = client.call(502, 502, 200)
+    assert [moment - client.start_us for moment in server.sent_us] == [0, 1_000_000, 2_000_000]
+    _, server = client.call(200, key="elsewhere")
     assert client.since_s() == 2
 
 
-def test_who_would_stand_in_line_for_too_long_is_refused_and_takes_nothing() -> None:
+def test_a_call_that_would_wait_in_line_for_too_long_is_refused_and_charged_nothing() -> None:
     client = Client("1/minute bucket", timeout=10)
-    client.ask(200)
-    result, server = client.ask(200)
+    client.call(200)
+    result, server = client.call(200)
     assert isinstance(result, RateLimited) and result.decision.retry_after == 60
-    assert server.asked_us == [] and client.since_s() == 0
+    assert server.sent_us == [] and client.since_s() == 0
     client.clock.advance(60_000_000)
-    assert client.ask(200)[0] == 1
+    assert client.call(200)[0] == 1
 
 
-def test_a_retry_that_would_stand_in_line_for_too_long_leaves_the_answer() -> None:
+def test_a_retry_that_would_wait_in_line_for_too_long_returns_the_first_response() -> None:
     client = Client("1/minute bucket", timeout=10)
-    result, server = client.ask(502)
-    assert (result, len(server.asked_us)) == ("kept 1", 1)
+    result, server = client.call(502)
+    assert (result, len(server.sent_us)) == ("buffered 1", 1)
     error = Lost()
     client.clock.advance(60_000_000)
-    assert client.ask(error)[0] is error
+    assert client.call(error)[0] is error
 
 
-def test_a_hold_that_came_while_standing_in_line_is_kept() -> None:
+def test_a_hold_that_began_during_the_wait_in_line_is_obeyed() -> None:
     client = Client("1/second bucket", chance=0.0)
-    client.ask(200)
+    client.call(200)
     destination = client.calls._destinations.of(("https", "example.com", 443), client.start_us)
     steps = client.calls.steps(
-        client.calls.call(None, method="GET", origin=("https", "example.com", 443), headers={}, again=bool)
+        client.calls.call(None, method="GET", origin=("https", "example.com", 443), headers={}, can_resend=bool)
     )
     turn = next(steps)
     assert type(turn).__name__ == "Turn"
@@ -361,17 +365,17 @@ def test_a_hold_that_came_while_standing_in_line_is_kept() -> None:
 def test_keys_and_costs_are_functions_of_the_request() -> None:
     client = Client("10/minute bucket", key=lambda request: request["user"], cost=lambda request: request["cost"])
     call = client.calls.call(
-        {"user": "u1", "cost": 3}, method="GET", origin=("https", "h", 1), headers={}, again=lambda: True
+        {"user": "u1", "cost": 3}, method="GET", origin=("https", "h", 1), headers={}, can_resend=lambda: True
     )
     assert (call.key, call.cost) == ("u1", 3)
     run(client.calls.steps(call), Server(client.clock, [200]), client.calls.limiter)
     assert client.calls.limiter.peek("u1", 0).remaining == 7
 
 
-def test_without_a_key_it_is_the_origin() -> None:
+def test_the_default_key_is_the_origin() -> None:
     calls = Client().calls
     keys = [
-        calls.call(None, method="GET", origin=origin, headers={}, again=bool).key
+        calls.call(None, method="GET", origin=origin, headers={}, can_resend=bool).key
         for origin in [("https", "h", None), ("https", "h", 443), ("http", "h", None), ("https", "h", 8443)]
     ]
     assert keys == [("https", "h", 443), ("https", "h", 443), ("http", "h", 80), ("https", "h", 8443)]
@@ -382,10 +386,10 @@ class BrokenLimiter:
         raise StoreUnavailable("no store")
 
 
-def test_a_call_goes_on_without_its_store_or_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_without_its_store_is_sent_or_raises(caplog: pytest.LogCaptureFixture) -> None:
     for choice in ("open", "closed"):
         client = Client("1/minute", on_store_error=choice)
-        call = client.calls.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
+        call = client.calls.call(None, method="GET", origin=("https", "h", 1), headers={}, can_resend=bool)
         server = Server(client.clock, [200])
         limiter: Any = BrokenLimiter()
         if choice == "open":
@@ -394,32 +398,32 @@ def test_a_call_goes_on_without_its_store_or_is_not_made(caplog: pytest.LogCaptu
         else:
             with pytest.raises(StoreUnavailable):
                 run(client.calls.steps(call), server, limiter)
-            assert server.asked_us == []
+            assert server.sent_us == []
 
 
 # --- the budget
 
 
-def test_a_server_that_always_fails_is_asked_little_more_than_once_a_call() -> None:
+def test_a_server_that_always_fails_gets_little_more_than_one_request_per_call() -> None:
     client = Client(chance=0.0)
-    asked = sum(len(client.ask(502)[1].asked_us) for _ in range(1000))
-    assert asked == pytest.approx(1000 * 1.1 + 10, abs=2)
+    sent = sum(len(client.call(502)[1].sent_us) for _ in range(1000))
+    assert sent == pytest.approx(1000 * 1.1 + 10, abs=2)
 
 
-def test_budgets_are_of_a_key_each() -> None:
+def test_each_key_has_its_own_budget() -> None:
     client = Client(chance=0.0, retry_budget=0)
     for _ in range(50):
-        client.ask(502)
-    assert len(client.ask(502)[1].asked_us) == 1
-    assert len(client.ask(502, key="elsewhere")[1].asked_us) == 3
+        client.call(502)
+    assert len(client.call(502)[1].sent_us) == 1
+    assert len(client.call(502, key="elsewhere")[1].sent_us) == 3
 
 
-def test_retries_that_the_server_asked_for_and_let_in_cost_nothing() -> None:
+def test_retries_that_the_server_requested_and_accepted_cost_nothing() -> None:
     client = Client(chance=0.0, retry_budget=0)
     for _ in range(100):
-        assert client.ask((429, {"retry-after-ms": "20"}), 200)[0] == 2
-    asked = sum(len(client.ask((429, {"retry-after-ms": "20"}))[1].asked_us) for _ in range(100))
-    assert asked <= 111, "but those that it did not let in do"
+        assert client.call((429, {"retry-after-ms": "20"}), 200)[0] == 2
+    sent = sum(len(client.call((429, {"retry-after-ms": "20"}))[1].sent_us) for _ in range(100))
+    assert sent <= 111, "but those that it refused do"
 
 
 # --- adaptive throttling
@@ -427,12 +431,12 @@ def test_retries_that_the_server_asked_for_and_let_in_cost_nothing() -> None:
 
 def test_most_calls_to_a_server_that_refuses_all_are_not_sent() -> None:
     client = Client(adaptive=True, retries=0, chance=0.5)
-    assert client.ask(503)[0] == 1
-    result, server = client.ask(503)
+    assert client.call(503)[0] == 1
+    result, server = client.call(503)
     assert result == 1, "(1 - 0) / (1 + 1) is no more than a half"
-    result, server = client.ask(503)
+    result, server = client.call(503)
     assert isinstance(result, Throttled) and result.chance == pytest.approx(2 / 3)
-    assert server.asked_us == []
+    assert server.sent_us == []
     assert "67%" in str(result)
 
 
@@ -441,29 +445,29 @@ def test_most_calls_to_a_server_that_refuses_all_are_not_sent() -> None:
     [(200, True), (500, True), (404, True), (403, True), (429, False), (502, False), (503, False), (504, False),
      (Lost(), False), (Unsent(), False)],
 )  # fmt: skip
-def test_what_is_no_accept(outcome: Outcome, accepted: bool) -> None:
+def test_which_outcomes_count_as_accepted(outcome: Outcome, accepted: bool) -> None:
     client = Client(adaptive=True, retries=0, chance=0.0)
-    client.ask(outcome)
-    assert isinstance(client.ask(200)[0], Throttled) is not accepted
+    client.call(outcome)
+    assert isinstance(client.call(200)[0], Throttled) is not accepted
 
 
-def test_what_was_this_programs_own_fault_says_nothing_of_the_server() -> None:
+def test_a_local_error_does_not_count_against_the_server() -> None:
     client = Client(adaptive=True, retries=0, chance=0.0)
-    client.ask(Wrong())
-    assert client.ask(200)[0] == 1
+    client.call(Wrong())
+    assert client.call(200)[0] == 1
 
 
-def test_a_retry_that_is_throttled_leaves_the_answer() -> None:
-    result, server = Client(adaptive=True, chance=0.4).ask(502)
-    assert (result, len(server.asked_us)) == ("kept 1", 1)
+def test_a_throttled_retry_returns_the_first_response() -> None:
+    result, server = Client(adaptive=True, chance=0.4).call(502)
+    assert (result, len(server.sent_us)) == ("buffered 1", 1)
 
 
-def test_it_is_off_unless_asked_for() -> None:
+def test_throttling_is_off_by_default() -> None:
     client = Client(retries=0, chance=0.0)
-    assert all(client.ask(503)[0] == 1 for _ in range(50))
+    assert all(client.call(503)[0] == 1 for _ in range(50))
 
 
-# --- the other colour
+# --- in asyncio
 
 
 def test_the_asynchronous_driver_takes_the_same_steps() -> None:
@@ -471,11 +475,11 @@ def test_the_asynchronous_driver_takes_the_same_steps() -> None:
         clock = ManualClock()
         start_us = clock.now_us()
         calls = Sender("1/second bucket", {"clock": clock, "random": lambda: 0.0}, asynchronous=True)
-        call = calls.call(None, method="GET", origin=("https", "h", None), headers={}, again=lambda: True)
+        call = calls.call(None, method="GET", origin=("https", "h", None), headers={}, can_resend=lambda: True)
         server = AsyncServer(clock, [Unsent(), (429, AFTER_2), 200])
         assert await run_async(calls.steps(call), server, calls.limiter) == 3
-        assert [moment - start_us for moment in server.asked_us] == [0, 1_000_000, 3_000_000]
-        assert server.kept == [2]
+        assert [moment - start_us for moment in server.sent_us] == [0, 1_000_000, 3_000_000]
+        assert server.buffered == [2]
         with pytest.raises(Lost):
             await run_async(calls.steps(call), AsyncServer(clock, [Lost()]), calls.limiter)
 
@@ -486,8 +490,8 @@ class AsyncServer(Server):
     async def send(self) -> Any:
         return super().send()
 
-    async def keep(self, response: Any) -> Any:
-        return super().keep(response)
+    async def buffer(self, response: Any) -> Any:
+        return super().buffer(response)
 
 
 # --- options
@@ -525,43 +529,43 @@ async def _coroutine(request: Any) -> Any: ...
         ({"limits": "5/fortnight"}, "units are ms, second, minute"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_told(options: Any, message: str) -> None:
+def test_invalid_options_raise_an_error(options: Any, message: str) -> None:
     limits = options.pop("limits", None)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         read_options(limits, options, asynchronous=False)
-    assert message in str(told.value)
+    assert message in str(raised.value)
 
 
-def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
+def test_the_error_for_an_unknown_option_lists_the_known_ones() -> None:
     with pytest.raises(TypeError, match="no option is named retrys; there are key, cost, "):
         read_options(None, Options(retrys=3), asynchronous=False)  # type: ignore[typeddict-unknown-key]
 
 
-def test_a_limiter_is_used_as_it_is_and_stays_the_callers() -> None:
+def test_a_passed_limiter_is_used_unchanged_and_owned_by_the_caller() -> None:
     limiter = Limiter("1/second")
     calls = Sender(limiter, {}, asynchronous=False)
     assert calls.limiter is limiter and calls.owned is None
-    made = Sender("1/second", {}, asynchronous=False)
-    assert made.owned is made.limiter
+    own = Sender("1/second", {}, asynchronous=False)
+    assert own.owned is own.limiter
     with pytest.raises(ConfigError, match="needs an AsyncLimiter, not a Limiter"):
         Sender(limiter, {}, asynchronous=True)
 
 
 def test_errors_can_be_sent_between_processes() -> None:
     for error in (Held(1.5), Throttled(0.5)):
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error) and str(again) == str(error)
-        assert vars(again) == vars(error)
+        unpickled = pickle.loads(pickle.dumps(error))
+        assert type(unpickled) is type(error) and str(unpickled) == str(error)
+        assert vars(unpickled) == vars(error)
 
 
 @pytest.mark.parametrize(
-    ("library", "skin", "extra"),
+    ("library", "module", "extra"),
     [("httpx", "httpx", "httpx"), ("requests", "requests", "requests"), ("aiohttp", "aiohttp_client", "aiohttp")],
 )
 def test_a_library_that_is_not_installed_is_named_with_its_extra(
-    library: str, skin: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    library: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"headgate.integrations.{skin}", raising=False)
+    monkeypatch.delitem(sys.modules, f"headgate.integrations.{module}", raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'headgate\[{extra}\]'"):
-        importlib.import_module(f"headgate.integrations.{skin}")
+        importlib.import_module(f"headgate.integrations.{module}")

@@ -1,4 +1,4 @@
-"""What the garbage collector ends in the midst of a decision, in the thread that has the table's lock."""
+"""Objects that the garbage collector ends in the middle of a decision, in the thread that has the table's lock."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ CHUNKS = [{"choices": [{"delta": {"content": "Blue."}}]}, {"choices": [], "usage
 
 
 class Cycle:
-    """What only the collector finds, with generators that have begun."""
+    """A cycle, which only the collector frees, with generators that have begun."""
 
-    def __init__(self, *begun: Iterator[Any]) -> None:
-        self.own, self.begun = self, begun
-        for each in begun:
-            next(each)
+    def __init__(self, *generators: Iterator[Any]) -> None:
+        self.own, self.generators = self, generators
+        for generator in generators:
+            next(generator)
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """One that collects garbage in each decision."""
+    """A store that collects garbage in each decision."""
 
     def collecting(*args: Any, **kwargs: Any) -> Any:
         gc.collect()
@@ -58,21 +58,21 @@ def test_a_stream_is_settled_by_another_thread(store: MemoryStore) -> None:
     with LlmGate(POLICY, store=store) as gate:
 
         @gate.limited(model="m", user="ann")
-        def ask(max_tokens: int = 100) -> Iterator[Any]:
+        def stream(max_tokens: int = 100) -> Iterator[Any]:
             yield from CHUNKS
 
-        Cycle(ask())
+        Cycle(stream())
         until(lambda: in_flight(gate) == 0)
 
 
 def test_the_generator_of_a_call_is_settled_by_another_thread(store: MemoryStore) -> None:
     with LlmGate(POLICY, store=store) as gate:
 
-        def ask() -> Iterator[Any]:
+        def stream() -> Iterator[Any]:
             with gate.call("m", user="ann", input_tokens=0, max_tokens=100) as call:
                 yield from call.stream(iter(CHUNKS))
 
-        Cycle(ask())
+        Cycle(stream())
         until(lambda: in_flight(gate) == 0)
 
 
@@ -111,7 +111,7 @@ def test_the_response_of_a_client_is_settled_by_another_thread(store: MemoryStor
         until(lambda: limiter.peek("key").allowed)
 
 
-def test_without_room_for_a_thread_it_is_called_with_the_next_one() -> None:
+def test_a_call_is_made_with_the_next_one_where_no_thread_can_be_started() -> None:
     called: list[int] = []
     former = threading.stack_size(1 << 46)  # more than any machine has
     try:
@@ -123,7 +123,7 @@ def test_without_room_for_a_thread_it_is_called_with_the_next_one() -> None:
     until(lambda: called == [1, 2])
 
 
-def test_what_a_signal_raises_while_garbage_is_collected_is_not_lost() -> None:
+def test_an_error_of_a_signal_handler_during_a_collection_is_not_lost() -> None:
     program = """
         import gc, signal
         from headgate import collector
@@ -176,7 +176,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_collections_that_begin_and_end_meanwhile_are_no_error() -> None:
+def test_collections_during_the_check_are_no_error() -> None:
     before, answers = gc.get_threshold(), set()
     gc.set_threshold(1)
     try:
@@ -189,7 +189,7 @@ def test_collections_that_begin_and_end_meanwhile_are_no_error() -> None:
     assert answers == {False}
 
 
-def test_a_program_that_ends_does_what_is_left() -> None:
+def test_a_program_that_ends_makes_the_pending_calls() -> None:
     program = """
         import threading
         from headgate import collector

@@ -37,7 +37,7 @@ PIECES = [
 
 
 class Wire:
-    """What a connection writes to: it keeps all of it."""
+    """The transport of a connection, which stores all written bytes."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -68,7 +68,7 @@ class Wire:
 
 
 class Echo:
-    """Tells what it was asked, at once or later."""
+    """Responds with the request, at once or later."""
 
     def wants_body(self, method: str, path: str) -> bool:
         return method == "POST"
@@ -85,13 +85,13 @@ class Echo:
         return response
 
 
-async def written(sent: list[bytes]) -> tuple[bytes, bool]:
-    """What is written, and whether the connection was ended, when this was sent in these pieces."""
+async def responses_to(data: list[bytes]) -> tuple[bytes, bool]:
+    """(written bytes, whether the connection was ended) after these pieces were received."""
     bounds = Bounds(head_bytes=4096, target_bytes=256, fields=16, body_bytes=1000)
     connections = Connections(Echo(), bounds)
     connection, wire = connections(), Wire()
     connection.connection_made(cast(Any, wire))
-    for piece in sent:
+    for piece in data:
         if wire.closed:
             break
         connection.data_received(piece)
@@ -106,22 +106,22 @@ async def written(sent: list[bytes]) -> tuple[bytes, bool]:
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.integers(1, 400), min_size=1, max_size=20))
 def test_answers_do_not_depend_on_how_requests_are_cut(requests: list[bytes], cuts: list[int]) -> None:
-    sent = b"".join(requests)
-    pieces, at, turn = [], 0, 0
-    while at < len(sent):
+    data = b"".join(requests)
+    pieces, position, turn = [], 0, 0
+    while position < len(data):
         size = cuts[turn % len(cuts)]
-        pieces.append(sent[at : at + size])
-        at, turn = at + size, turn + 1
-    whole = asyncio.run(written([sent] if sent else []))
-    assert asyncio.run(written(pieces)) == whole
+        pieces.append(data[position : position + size])
+        position, turn = position + size, turn + 1
+    expected = asyncio.run(responses_to([data] if data else []))
+    assert asyncio.run(responses_to(pieces)) == expected
 
 
 @pytest.mark.parametrize(
     "head", [b"Content-Length: 1001\r\n\r\n" + b"x" * 1001, b"Transfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001]
 )
 def test_a_body_that_is_too_large_ends_the_connection_and_nothing_after_it_is_answered(head: bytes) -> None:
-    sent = b"POST /a HTTP/1.1\r\nHost: x\r\n" + head + b"\r\nGET /after HTTP/1.1\r\nHost: x\r\n\r\n"
-    answered, ended = asyncio.run(written([sent]))
+    data = b"POST /a HTTP/1.1\r\nHost: x\r\n" + head + b"\r\nGET /after HTTP/1.1\r\nHost: x\r\n\r\n"
+    answered, ended = asyncio.run(responses_to([data]))
     assert answered.startswith(b"HTTP/1.1 413 ")
     assert b"\r\nconnection: close\r\n" in answered.lower()
     assert ended

@@ -1,4 +1,4 @@
-"""Refusals to pages of other origins: in which order of middlewares a browser reads them; any other is warned of."""
+"""Refusals to pages of other origins: which order of middlewares lets a browser read them; others log a warning."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate.http import asgi
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import fastapi as for_fastapi
@@ -38,15 +38,15 @@ async def read(request: Any) -> PlainTextResponse:
 
 
 def answers(app: Any) -> list[httpx.Response]:
-    """To a page of another origin: three preflights, what passes, what is refused, and one more preflight."""
+    """Return the responses to another origin: three preflights, one that passes, a refusal, and one more preflight."""
     preflights = [ask(app, "/", "OPTIONS", headers=PREFLIGHT) for _ in range(3)]
-    asked = [ask(app, "/", headers={"Origin": ORIGIN}) for _ in range(2)]
-    return [*preflights, *asked, ask(app, "/", "OPTIONS", headers=PREFLIGHT)]
+    passed_and_refused = [ask(app, "/", headers={"Origin": ORIGIN}) for _ in range(2)]
+    return [*preflights, *passed_and_refused, ask(app, "/", "OPTIONS", headers=PREFLIGHT)]
 
 
-def check_readable(told: list[httpx.Response]) -> None:
-    assert [answer.status_code // 100 for answer in told] == [2, 2, 2, 2, 4, 2]
-    passed, refused = told[3:5]
+def check_readable(responses: list[httpx.Response]) -> None:
+    assert [answer.status_code // 100 for answer in responses] == [2, 2, 2, 2, 4, 2]
+    passed, refused = responses[3:5]
     assert refused.status_code == 429
     for answer in (passed, refused):
         assert answer.headers["Access-Control-Allow-Origin"] == ORIGIN
@@ -123,27 +123,27 @@ def test_inside_of_cors_a_page_reads_refusals_and_preflights_are_free(
 
 
 @pytest.mark.parametrize("build", WRONG.values(), ids=WRONG)
-def test_a_limit_outside_of_cors_is_warned_of_once(build: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_outside_of_cors_logs_one_warning(build: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headgate"):
         app = build()
-        told = answers(app)
-    assert "Access-Control-Allow-Origin" not in told[4].headers
+        responses = answers(app)
+    assert "Access-Control-Allow-Origin" not in responses[4].headers
     [record] = caplog.records
-    assert "stands outside of CORS" in record.getMessage()
+    assert "is outside of CORS" in record.getMessage()
     assert "no page of another origin can read them" in record.getMessage()
 
 
-def test_a_middleware_of_litestar_stands_inside(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_middleware_of_litestar_is_inside(caplog: pytest.LogCaptureFixture) -> None:
     limit = DefineMiddleware(asgi.RateLimitMiddleware, limits="1/minute")  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING, "headgate"):
         check_readable(answers(litestar_app(middleware=[limit])))
     assert caplog.records == []
 
 
-# Flask: what answers other origins there is a function after each request
+# Flask: a function after each request answers other origins
 
 
-def test_limits_of_flask_are_inside_of_what_runs_after_requests() -> None:
+def test_limits_of_flask_are_inside_of_functions_after_requests() -> None:
     app = flask.Flask("shop")
     for_flask.RateLimits(app, "1/minute")
     app.get("/")(lambda: "read")
@@ -154,9 +154,12 @@ def test_limits_of_flask_are_inside_of_what_runs_after_requests() -> None:
         return response
 
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://shop.example") as session:
-        told = [session.options("/", headers=PREFLIGHT), *[session.get("/", headers={"Origin": ORIGIN}) for _ in "12"]]
-    assert [answer.status_code for answer in told] == [200, 200, 429]
-    assert all(answer.headers["Access-Control-Allow-Origin"] == ORIGIN for answer in told)
+        responses = [
+            session.options("/", headers=PREFLIGHT),
+            *[session.get("/", headers={"Origin": ORIGIN}) for _ in "12"],
+        ]
+    assert [answer.status_code for answer in responses] == [200, 200, 429]
+    assert all(answer.headers["Access-Control-Allow-Origin"] == ORIGIN for answer in responses)
 
 
 # aiohttp: the first of the list is the outermost
@@ -169,20 +172,20 @@ async def cors_middleware(request: web.Request, handler: Any) -> web.StreamRespo
     return response
 
 
-def asked_of_aiohttp(app: web.Application) -> list[tuple[int, bool]]:
-    async def asked() -> list[tuple[int, bool]]:
+def responses_of_aiohttp(app: web.Application) -> list[tuple[int, bool]]:
+    async def passed_and_refused() -> list[tuple[int, bool]]:
         async with TestClient(TestServer(app)) as client:
-            told = []
+            responses = []
             for method, headers in (("OPTIONS", PREFLIGHT), ("GET", {"Origin": ORIGIN}), ("GET", {"Origin": ORIGIN})):
                 async with client.request(method, "/", headers=headers) as response:
-                    told.append((response.status, "Access-Control-Allow-Origin" in response.headers))
-            return told
+                    responses.append((response.status, "Access-Control-Allow-Origin" in response.headers))
+            return responses
 
-    return asyncio.run(asked())
+    return asyncio.run(passed_and_refused())
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_a_middleware_of_aiohttp_that_stands_first_answers_refusals(
+def test_a_middleware_of_aiohttp_that_is_first_sees_refusals(
     right: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -192,10 +195,8 @@ def test_a_middleware_of_aiohttp_that_stands_first_answers_refusals(
     if right:
         app.middlewares.insert(0, cors_middleware)
     with caplog.at_level(logging.WARNING, "headgate"):
-        assert asked_of_aiohttp(app) == [(200, True), (200, True), (429, right)]
-    assert ["stands outside of cors_middleware" in record.getMessage() for record in caplog.records] == [True] * (
-        not right
-    )
+        assert responses_of_aiohttp(app) == [(200, True), (200, True), (429, right)]
+    assert ["is outside of cors_middleware" in record.getMessage() for record in caplog.records] == [True] * (not right)
 
 
 async def read_web(request: web.Request) -> web.Response:

@@ -74,7 +74,7 @@ def test_each_unit_is_charged_by_its_name_all_or_nothing(make: Callable[..., Any
     assert left(limiter.peek("key", {"requests": 0})) == [58, 89_100, 9_987_700_000]
 
 
-def test_requests_that_are_not_named_are_one_and_other_units_none(make: Callable[..., Any]) -> None:
+def test_a_cost_that_does_not_name_requests_has_one_and_none_of_other_units(make: Callable[..., Any]) -> None:
     limiter = make(LIMITS, clock=ManualClock())
     assert left(limiter.hit("key", {"tokens": 1})) == [59, 89_999, 10**10]
     assert left(limiter.hit("key", {})) == [58, 89_999, 10**10]
@@ -133,9 +133,9 @@ def test_a_bad_cost_is_refused_with_its_unit_and_nothing_is_charged(
     make: Callable[..., Any], cost: Any, reason: str
 ) -> None:
     limiter = make(LIMITS, clock=ManualClock())
-    for ask in (limiter.hit, limiter.peek, limiter.acquire):
+    for method in (limiter.hit, limiter.peek, limiter.acquire):
         with pytest.raises(ArgumentError) as caught:
-            ask("key", cost)
+            method("key", cost)
         assert reason in str(caught.value)
     if not isinstance(cost, list | type(None)):
         with pytest.raises(ArgumentError) as caught:
@@ -144,7 +144,7 @@ def test_a_bad_cost_is_refused_with_its_unit_and_nothing_is_charged(
     assert left(limiter.peek("key", 0)) == [60, 90_000, 10**10]
 
 
-def test_where_no_requests_are_counted_a_number_is_of_nothing(make: Callable[..., Any]) -> None:
+def test_a_number_is_refused_where_requests_are_not_counted(make: Callable[..., Any]) -> None:
     limiter = make("9 tokens/minute; 9 usd/day")
     with pytest.raises(ArgumentError, match="these limits count tokens and usd: a cost says how much of each, such as"):
         limiter.hit("key")
@@ -161,7 +161,7 @@ def test_many_costs_are_decided_one_after_another(make: Callable[..., Any]) -> N
         limiter.hit_many(["key", "b"], [1])
 
 
-def test_of_what_is_given_back_nothing_goes_that_is_not_named(make: Callable[..., Any]) -> None:
+def test_units_that_are_not_named_are_not_given_back(make: Callable[..., Any]) -> None:
     limiter = make(LIMITS, clock=ManualClock())
     decision = limiter.hit("key", {"requests": 3, "tokens": 900, "usd": 1})
     limiter.give_back("key", {"tokens": 400, "usd": "0.5"}, 0, decision)
@@ -190,7 +190,7 @@ def test_acquire_waits_for_the_unit_that_is_used_up(make: Callable[..., Any]) ->
     assert never.retry_after_us is None
 
 
-def test_a_function_costs_what_its_arguments_say() -> None:
+def test_the_cost_of_a_call_is_computed_from_its_arguments() -> None:
     limiter = Limiter(LIMITS, clock=ManualClock())
 
     @limiter.limit(key="all", cost=lambda prompt: {"tokens": len(prompt)})
@@ -205,14 +205,14 @@ def test_a_function_costs_what_its_arguments_say() -> None:
 
 
 @pytest.mark.parametrize("kind", OF_BOTH_COLOURS)
-def test_a_limiter_of_one_unit_is_its_stores_own_method_still(kind: str) -> None:
+def test_a_limiter_of_one_unit_has_the_method_of_its_store(kind: str) -> None:
     for text in ("5/minute", "5 tokens/minute; 9 tokens/hour"):
         limiter, asynchronous = (one(text, store=make_store(kind)) for one in (Limiter, AsyncLimiter))
         assert (limiter.hit, limiter.peek) == (limiter.bound.hit, limiter.bound.peek)
         assert isinstance(asynchronous, AsyncLimiter) and asynchronous.ask == asynchronous.bound.hit
 
 
-def test_scopes_of_limits_of_requests_are_what_they_were() -> None:
+def test_scopes_of_limits_of_requests_are_unchanged() -> None:
     limiter = Limiter("60/minute; 9 tokens/minute; 1000/hour; 90 tokens/hour; 5/second bucket; 7 usd/day", name="api")
     assert [limit.scope for limit in limiter.definitions] == [
         "limiter/api/sliding.0", "limiter/api/of/tokens/sliding.0", "limiter/api/sliding.1",
@@ -274,13 +274,13 @@ def charged(cost: Any, tier: str = "pro") -> dict[str, int]:
 OWN = {"llm.minute": 1, "llm.tokens.minute": 500, "llm.usd.day": 20_000_000, "ip": 2, "sent.bytes": 1}
 
 
-def test_a_rule_says_what_a_request_takes_and_a_number_is_so_many_such_requests() -> None:
+def test_a_rule_states_the_cost_of_a_request_and_a_number_means_that_many_requests() -> None:
     assert charged(1) == OWN
     assert charged(3) == {name: 3 * cost for name, cost in OWN.items()}
     assert charged(0) == dict.fromkeys(OWN, 0)
 
 
-def test_what_a_caller_names_stands_in_place_of_what_the_rule_says() -> None:
+def test_a_cost_of_the_caller_replaces_that_of_the_rule() -> None:
     assert charged({"tokens": 7}) == {**OWN, "llm.tokens.minute": 7}
     assert charged({"tokens": 0, "bytes": 300, "usd": "0.5"}) == {
         **OWN, "llm.tokens.minute": 0, "sent.bytes": 300, "llm.usd.day": 500_000_000,
@@ -308,12 +308,12 @@ def test_a_hold_and_its_settlement_name_the_units_of_a_policy_in_one_order() -> 
     limits = "; ".join(["10/hour", *(f"10 {unit}/hour" for unit in units)])
     gate = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": limits}]})
     held = gate.reserve(request())
-    told = f"no limit counts 'x': they count requests, {', '.join(units)}$"
-    with pytest.raises(ArgumentError, match=told):
+    message = f"no limit counts 'x': they count requests, {', '.join(units)}$"
+    with pytest.raises(ArgumentError, match=message):
         gate.reserve(request(), {"x": 1})
-    with pytest.raises(ArgumentError, match=told):
+    with pytest.raises(ArgumentError, match=message):
         gate.commit(held.id, {"x": 1})
-    with pytest.raises(ArgumentError, match=told):
+    with pytest.raises(ArgumentError, match=message):
         gate.extend(held.id, more={"x": 1})
 
 
@@ -409,7 +409,7 @@ def test_a_limit_is_compared_with_limits_of_its_own_unit_alone() -> None:
     ]
 
 
-def test_explain_tells_what_a_request_takes() -> None:
+def test_explain_shows_the_cost_of_a_request() -> None:
     verdicts = explain(read_policy(POLICY), request()).verdicts
     assert [dict(verdict.costs) for verdict in verdicts] == [
         {"requests": 1, "tokens": 500, "usd": 20_000_000}, {"requests": 2}, {"bytes": 1},

@@ -1,4 +1,4 @@
-"""What a decision says: which limit speaks, in which units, and as a value."""
+"""Decisions: which limit is binding, in which units, and as values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_seconds_are_floats_and_microseconds_integers(core: str) -> None:
     assert (limiter.hit("key", 0).retry_after_us, limiter.hit("key", 0).retry_after) == (0, 0.0)
 
 
-def test_on_a_refusal_the_limit_with_the_longest_wait_speaks(core: str) -> None:
+def test_on_a_refusal_the_limit_with_the_longest_wait_is_binding(core: str) -> None:
     limiter = make_limiter(core, "5/second bucket; 6/minute bucket; 1000/hour bucket", ManualClock())
     limiter.hit("key", 5)
     decision = limiter.hit("key", 4)
@@ -48,7 +48,7 @@ def test_on_a_refusal_the_limit_with_the_longest_wait_speaks(core: str) -> None:
     assert never.retry_after is None
 
 
-def test_when_allowed_the_limit_with_the_fewest_further_requests_speaks(core: str) -> None:
+def test_when_allowed_the_limit_with_the_fewest_further_requests_is_binding(core: str) -> None:
     limiter = make_limiter(core, "10/second bucket; 12/minute bucket", ManualClock())
     first = limiter.hit("key", 2)
     assert first.binding is not None
@@ -90,7 +90,7 @@ def test_a_decision_can_be_made_from_readings(implementation: type[Decision]) ->
 
 
 @pytest.mark.parametrize("implementation", [Decision, PythonDecision])
-def test_where_no_limit_applied_nothing_speaks(implementation: type[Decision]) -> None:
+def test_where_no_limit_applied_none_is_binding(implementation: type[Decision]) -> None:
     decision = implementation((), (), allowed=True, binding=None)
     assert decision
     assert (decision.limit, decision.remaining, decision.reset_after, decision.binding) == (None, None, None, None)
@@ -99,7 +99,7 @@ def test_where_no_limit_applied_nothing_speaks(implementation: type[Decision]) -
     assert refused.retry_after is None
 
 
-def test_a_shadow_limit_never_speaks() -> None:
+def test_a_shadow_limit_is_never_binding() -> None:
     (limit,) = parse_limits("5/second")
     definitions = [NamedLimit(limit, "a", "a", shadow=True), NamedLimit(limit, "b", "b")]
     readings = [Reading(False, 0, 9, 9, 9, 0), Reading(True, 4, 9, 0, 9, 0)]
@@ -107,7 +107,7 @@ def test_a_shadow_limit_never_speaks() -> None:
     assert binding_of(definitions[:1], readings[:1], [1], allowed=True) is None
 
 
-def test_names_tell_limits_apart() -> None:
+def test_names_distinguish_limits() -> None:
     limits = parse_limits("1/second; 2/hour; 3/hour; 4 per 30 seconds; 20 concurrent")
     names = [limit.name for limit in name_limits(limits, scope="s", name="api")]
     assert names == ["api.second", "api.hour", "api.hour-2", "api.30seconds", "api.concurrent"]
@@ -131,7 +131,7 @@ def test_both_kinds_of_sliding_window_are_one_family_in_a_store() -> None:
     assert scopes == ["s/sliding.0", "s/sliding.1", "s/sliding.2", "s/sliding.3", "s/fixed_window.0"]
 
 
-def test_a_shadow_limit_that_refuses_does_not_speak_where_another_refuses_sooner() -> None:
+def test_a_shadow_limit_that_refuses_is_not_binding_where_another_refuses_sooner() -> None:
     (limit,) = parse_limits("5/second")
     definitions = [NamedLimit(limit, "a", "a", shadow=True), NamedLimit(limit, "b", "b"), NamedLimit(limit, "c", "c")]
     readings = [Reading(False, 0, 9, 9, 9, 0), Reading(False, 0, 3, 3, 3, 0), Reading(True, 4, 9, 0, 9, 0)]
@@ -151,7 +151,7 @@ def test_a_shadow_limit_that_refuses_does_not_speak_where_another_refuses_sooner
         ((4, 5), (9, 10), 0, 0),  # a cost of 0 counts as 1
     ],
 )
-def test_when_allowed_the_limit_nearest_to_refusing_this_cost_speaks(
+def test_when_allowed_the_limit_nearest_to_refusing_this_cost_is_binding(
     remaining: tuple[int, int], resets: tuple[int, int], cost: int, binding: int
 ) -> None:
     (limit,) = parse_limits("9/second")

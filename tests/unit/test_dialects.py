@@ -1,4 +1,4 @@
-"""Every dialect says what the decision says, and parses with a parser that is not ours."""
+"""Every dialect expresses the decision, and an independent parser parses it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from strategies import SEVERAL_LIMITS, history_of
 from subjects import START_US, make_limiter, parse_list
 
 
-def asked(cost: int = 1, times: int = 1) -> Decision:
-    """An answer of a bucket of 20 and a day of 5000."""
+def decide(cost: int = 1, times: int = 1) -> Decision:
+    """Return a decision by a bucket of 20 and a daily limit of 5000."""
     limiter = Limiter("10/second burst 20; 5000/day fixed", name="api", clock=ManualClock(START_US))
     return [limiter.hit("key", cost) for _ in range(times)][-1]
 
@@ -80,11 +80,9 @@ NAMED = '"api.second";q=20;w=2, "api.day";q=5000;w=86400'
         ("none", {}, {}),
     ],
 )
-def test_each_dialect_is_written_as_its_text_says(
-    dialect: str, allowed: dict[str, str], refused: dict[str, str]
-) -> None:
-    assert written(dialect, asked()) == allowed
-    assert written(dialect, asked(times=21)) == refused
+def test_each_dialect_is_written_as_specified(dialect: str, allowed: dict[str, str], refused: dict[str, str]) -> None:
+    assert written(dialect, decide()) == allowed
+    assert written(dialect, decide(times=21)) == refused
 
 
 def test_every_dialect_is_among_those_above() -> None:
@@ -93,8 +91,8 @@ def test_every_dialect_is_among_those_above() -> None:
     }  # fmt: skip
 
 
-def test_several_at_once_and_of_a_shared_name_the_first() -> None:
-    fields = written(("draft-11", "x-delta", "draft-06"), asked())
+def test_of_several_dialects_the_first_field_of_each_name_is_written() -> None:
+    fields = written(("draft-11", "x-delta", "draft-06"), decide())
     assert fields["RateLimit-Policy"] == NAMED
     assert set(fields) == {
         "RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
@@ -102,20 +100,20 @@ def test_several_at_once_and_of_a_shared_name_the_first() -> None:
     }  # fmt: skip
 
 
-def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no dialect of headers is named 'draft-12'; there are draft-11, "):
         fields_of("draft-12")
 
 
 def test_a_refusal_that_waiting_cannot_help_still_has_a_reset() -> None:
-    answer = answer_of(asked(cost=6000), fields_of("draft-07"))
+    answer = answer_of(decide(cost=6000), fields_of("draft-07"))
     assert answer.status == 429
     assert "Retry-After" not in dict(answer.headers)
     assert dict(answer.headers)["RateLimit"] == "limit=20, remaining=20, reset=0"
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_whatever_is_said_is_well_formed_and_the_same_in_all(limits: list[Limit], data: st.DataObject) -> None:
+def test_all_dialects_are_well_formed_and_consistent(limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
     limiter = make_limiter("python", limits, clock)
     for wait_us, cost in data.draw(history_of(limits, max_size=8)):
@@ -131,9 +129,9 @@ def _check(dialect: str, name: str, value: str, decision: Decision) -> None:
         for _, parameters in parse_list(value):
             assert all(isinstance(number, int) and number >= 0 for number in parameters.values())
     elif name == "RateLimit":
-        told: Any = http_sf.parse(value.encode(), tltype="dictionary")
-        assert {"limit", "remaining", "reset"} == set(told)
-        assert told["remaining"][0] == min(decision.remaining or 0, 999_999_999_999_999)
+        parsed_fields: Any = http_sf.parse(value.encode(), tltype="dictionary")
+        assert {"limit", "remaining", "reset"} == set(parsed_fields)
+        assert parsed_fields["remaining"][0] == min(decision.remaining or 0, 999_999_999_999_999)
     elif name.endswith("Policy") or (dialect == "draft-03" and name.endswith("Limit")):
         parsed: Any = http_sf.parse(value.encode(), tltype="list")
         quotas = [quota for quota, parameters in parsed if "w" in parameters]
@@ -142,17 +140,17 @@ def _check(dialect: str, name: str, value: str, decision: Decision) -> None:
         assert re.fullmatch(r"\d+", value)
 
 
-def test_each_quota_names_what_it_counts_where_that_is_no_request() -> None:
+def test_each_quota_names_its_unit_unless_it_counts_requests() -> None:
     text = "60/minute; 900 tokens/minute; 5 bytes/second; 0.5 usd/day"
     limiter = Limiter(text, name="llm", clock=ManualClock(START_US))
     decision = limiter.hit("key", {"tokens": 100})
     policy = written("draft-11", decision)["RateLimit-Policy"]
-    assert [(name, given.get("qu"), given["q"]) for name, given in parse_list(policy)] == [
+    assert [(name, parameters.get("qu"), parameters["q"]) for name, parameters in parse_list(policy)] == [
         ("llm.minute", None, 60), ("llm.tokens.minute", "tokens", 900), ("llm.bytes.second", "content-bytes", 5),
         ("llm.usd.day", "nano-usd", 500_000_000),
     ]  # fmt: skip
-    told = [(name, given["r"]) for name, given in parse_list(written("draft-11", decision)["RateLimit"])]
-    assert told == [
+    remaining = [(name, parameters["r"]) for name, parameters in parse_list(written("draft-11", decision)["RateLimit"])]
+    assert remaining == [
         ("llm.minute", 59), ("llm.tokens.minute", 800), ("llm.bytes.second", 5), ("llm.usd.day", 500_000_000),
     ]  # fmt: skip
     refused = limiter.hit("key", {"tokens": 801})
@@ -160,7 +158,7 @@ def test_each_quota_names_what_it_counts_where_that_is_no_request() -> None:
     assert b"over the limit of llm.tokens.minute (900 tokens/minute);" in (answer_of(refused).body or b"")
 
 
-def test_the_numbers_of_what_is_in_flight_name_their_unit() -> None:
+def test_quotas_of_requests_in_flight_name_their_unit() -> None:
     assert [quota_unit(limit) for limit in parse_limits("5 concurrent; 5 tokens concurrent; 5/minute")] == [
         "concurrent-requests", "concurrent-tokens", "requests",
     ]  # fmt: skip

@@ -436,7 +436,7 @@ def test_refusals_are_read_by_other_origins_below_cors_headers_and_warned_of_abo
     assert ("Access-Control-Allow-Origin" in answers[1].headers) is right
     assert faults == ([] if right else ["headgate.W002"])
     warnings = [record.getMessage() for record in caplog.records if record.name == "headgate"]
-    assert ["stands outside of CorsMiddleware" in warning for warning in warnings] == [True] * (not right)
+    assert ["is outside of CorsMiddleware" in warning for warning in warnings] == [True] * (not right)
 
 
 def read_any(request: HttpRequest) -> HttpResponse:
@@ -806,7 +806,7 @@ def test_functions_of_the_request_may_be_awaited(kind: str) -> None:
 
     with Site(kind, [path("", rate_limit("1/minute", key=key)(read_async))]) as site:
         assert [site.ask(X_User=who).status_code for who in "aba"] == [200, 200, 429]
-    with pytest.raises(ConfigError, match="a coroutine function goes before an asyncio application only"):
+    with pytest.raises(ConfigError, match="a coroutine function needs an asyncio application"):
         rate_limit("1/minute", key=key)(read)
 
 
@@ -1071,7 +1071,7 @@ def test_a_middleware_without_limits_judges_nothing(kind: str) -> None:
         ({"policy": "nowhere.yaml"}, r"settings\.HEADGATE\['policy'\]: .*nowhere.yaml"),
         (
             {"policy": POLICY, "shadow": True},
-            r"settings\.HEADGATE\['shadow'\] goes with limits; a policy says it itself",
+            r"settings\.HEADGATE\['shadow'\] goes with limits; a policy defines it itself",
         ),
         ({"policy": POLICY, "scope": "all"}, r"settings\.HEADGATE\['scope'\] goes with limits"),
         ({"wait": 2}, r"settings\.HEADGATE\['wait'\] goes with limits"),

@@ -1,4 +1,4 @@
-"""Works that are driven together: what is due at one time is done together, and each ends by itself."""
+"""Generators that are driven together: steps of one turn are performed together, and each ends on its own."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ Work = Generator[int, Any, str]
 
 
 def adding(*numbers: int) -> Work:
-    """Asks for each number, and tells what came."""
-    came = []
+    """Yields each number, and returns the answers as text."""
+    answers = []
     for number in numbers:
         try:
-            came.append((yield number))
+            answers.append((yield number))
         except ValueError as error:
-            came.append(str(error))
-    return " ".join(map(str, came))
+            answers.append(str(error))
+    return " ".join(map(str, answers))
 
 
 class Doing:
-    """Doubles what it is given, but for 13."""
+    """Doubles numbers, but raises an error for 13."""
 
     def __init__(self) -> None:
-        self.asked: list[list[int]] = []
+        self.batches: list[list[int]] = []
 
     async def __call__(self, steps: Sequence[int]) -> list[Any]:
-        self.asked.append(list(steps))
+        self.batches.append(list(steps))
         return [ValueError("13 is refused") if step == 13 else 2 * step for step in steps]
 
 
-def test_steps_that_are_due_together_are_done_together() -> None:
+def test_steps_that_are_due_together_are_performed_together() -> None:
     do = Doing()
     assert asyncio.run(drive_together([adding(1, 2, 3), adding(), adding(4)], do)) == ["2 4 6", "", "8"]
-    assert do.asked == [[1, 4], [2], [3]]
+    assert do.batches == [[1, 4], [2], [3]]
 
 
 def test_an_error_is_raised_where_its_step_was_yielded_and_nowhere_else() -> None:
     assert asyncio.run(drive_together([adding(1), adding(13, 2)], Doing())) == ["2", "13 is refused 4"]
 
 
-def test_an_error_that_ends_a_work_is_its_result_and_the_others_go_on() -> None:
+def test_an_error_that_ends_a_generator_is_its_result_and_the_others_continue() -> None:
     def failing() -> Work:
         yield 1
         raise KeyError("gone")
@@ -56,12 +56,12 @@ def test_an_error_that_ends_a_work_is_its_result_and_the_others_go_on() -> None:
         all_or_error([first, second])
 
 
-def test_nothing_is_done_where_there_is_nothing_to_do() -> None:
+def test_nothing_is_performed_where_there_are_no_steps() -> None:
     do = Doing()
-    assert asyncio.run(drive_together([], do)) == [] and not do.asked
+    assert asyncio.run(drive_together([], do)) == [] and not do.batches
 
 
-def test_every_work_is_ended_where_its_caller_is_cancelled() -> None:
+def test_every_generator_is_closed_when_the_caller_is_cancelled() -> None:
     ended = []
 
     def holding(name: str) -> Work:

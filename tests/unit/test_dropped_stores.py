@@ -1,4 +1,4 @@
-"""A store that nobody has any more is gone at once, with its connections: nothing waits for a collector of garbage."""
+"""An unreferenced store is freed at once, with its connections, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def guarded(url: str) -> Store:
 
 @pytest.fixture
 def away() -> Iterator[str]:
-    """The URL of a Redis whose port is closed: it is bound and nobody listens."""
+    """The URL of a Redis whose port is closed: it is bound, and no process listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{bound.getsockname()[1]}?timeout=200ms"
 
 
 def is_kept(make: Callable[[], Store], use: Callable[[Limiter], None]) -> bool:
-    """Whether anything keeps a store that was used, when nobody has it any more."""
+    """Whether a store stays alive after its use, without a reference to it."""
     store = make()
     dropped = ref(store.unguarded)
     use(Limiter("5/second bucket", store=store))
@@ -78,12 +78,12 @@ def is_kept(make: Callable[[], Store], use: Callable[[Limiter], None]) -> bool:
 @pytest.mark.skipif("redis" not in REDIS, reason="HEADGATE_TOPOLOGIES leaves Redis out")
 @pytest.mark.parametrize("use", [hit, hit_many, hold, wait])
 @pytest.mark.parametrize("kind", ["redis", "guarded"])
-def test_a_store_is_gone_with_its_connections_once_nobody_has_it(kind: str, use: Callable[[Limiter], None]) -> None:
-    redis_client("redis").script_flush()  # the first call learns that its script is not there
+def test_an_unreferenced_store_is_collected_with_its_connections(kind: str, use: Callable[[Limiter], None]) -> None:
+    redis_client("redis").script_flush()  # the first call finds that its script is missing
     assert not is_kept(lambda: make_store(kind), use)
 
 
 @pytest.mark.parametrize("use", [fail, do_without])
-def test_so_is_a_store_that_was_never_connected(away: str, use: Callable[[Limiter], None]) -> None:
+def test_an_unreferenced_store_that_never_connected_is_collected(away: str, use: Callable[[Limiter], None]) -> None:
     make = RedisStore if use is fail else guarded
     assert not is_kept(lambda: make(away), use)

@@ -1,4 +1,4 @@
-"""Errors come from other processes as they were raised there: a pool of processes pickles them."""
+"""Errors of other processes arrive as they were raised there: a pool of processes pickles them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_errors_can_be_pickled(error: HeadgateError) -> None:
     assert (str(again), vars(again)) == (str(error), vars(error))
 
 
-def test_a_library_that_is_there_and_cannot_be_imported_says_why() -> None:
+def test_the_error_of_an_installed_library_that_cannot_be_imported_states_why() -> None:
     program = """
         import sys
 
@@ -58,8 +58,8 @@ def test_a_library_that_is_there_and_cannot_be_imported_says_why() -> None:
             print(error)
         """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert said == (
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert output == (
         "reading a policy file needs optional parts that cannot be imported (modules of this kind do not support "
         "interpreters beside the main one): pip install 'headgate[policy]'\n"
     )

@@ -1,4 +1,4 @@
-"""Events: each subscriber gets each, one that fails harms nothing, and without any nothing is made."""
+"""Events: each subscriber gets each event, a failing one has no effect, and without any no event is created."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"
 
 
 class Recorder:
-    """Keeps what it is called with."""
+    """Stores the events that it is called with."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -78,5 +78,5 @@ def test_a_store_that_goes_and_comes_back_is_two_events() -> None:
     Service(AsyncGate(POLICY, store=store)).events.subscribe(recorder)
     for _ in range(FAILURES + 1):
         store.breaker.failed(StoreTimeout("no answer within 50 ms"))
-    store.breaker._is_back()
+    store.breaker._enter_half_open()
     assert recorder.events == [StoreDegraded("no answer within 50 ms"), StoreRecovered()]

@@ -1,4 +1,4 @@
-"""Which responses tell what remains, where nothing but a limit is written; what the pages of the frameworks say."""
+"""Which responses have the rate limit fields where only a limit is configured, as the docs of the frameworks say."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate.http import asgi
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import fastapi as for_fastapi
@@ -29,10 +29,10 @@ from headgate.integrations import litestar as for_litestar
 from headgate.integrations import starlette as for_starlette
 
 LIMITS = "9/minute"
-Tells = Callable[[str], bool]
+HasFields = Callable[[str], bool]
 
 
-def over_asgi(app: Any) -> Tells:
+def over_asgi(app: Any) -> HasFields:
     return lambda path: "ratelimit" in ask(app, path).headers
 
 
@@ -76,33 +76,33 @@ def fastapi_routes(app: FastAPI, limit: Any) -> FastAPI:
 
     @app.get("/refused", dependencies=[Depends(for_fastapi.rate_limit("1/minute", cost=2))])
     def refused() -> None:
-        raise AssertionError("nobody asks")
+        raise AssertionError("a refused request reached the handler")
 
     return app
 
 
-def fastapi_bare() -> Tells:
+def fastapi_bare() -> HasFields:
     return over_asgi(fastapi_routes(FastAPI(), for_fastapi.RateLimits()(LIMITS)))
 
 
-def fastapi_installed() -> Tells:
+def fastapi_installed() -> HasFields:
     limits = for_fastapi.RateLimits()
     app = fastapi_routes(FastAPI(), limits(LIMITS))
     limits.install(app)
     return over_asgi(app)
 
 
-def fastapi_served_within() -> Tells:
+def fastapi_served_within() -> HasFields:
     return over_asgi(for_fastapi.RateLimitHeaders(fastapi_routes(FastAPI(), for_fastapi.RateLimits()(LIMITS))))
 
 
-def fastapi_middleware() -> Tells:
+def fastapi_middleware() -> HasFields:
     app = fastapi_routes(FastAPI(), lambda: None)
     app.add_middleware(asgi.RateLimitMiddleware, limits=LIMITS)
     return over_asgi(app)
 
 
-def fastapi_within_a_middleware() -> Tells:
+def fastapi_within_a_middleware() -> HasFields:
     return over_asgi(asgi.RateLimitMiddleware(fastapi_routes(FastAPI(), lambda: None), limits=LIMITS))
 
 
@@ -131,17 +131,17 @@ def starlette_routes(limited: Callable[[Any], Any], **options: Any) -> Starlette
     return Starlette(routes=[*routes, Route("/refused", refused)], **options)
 
 
-def starlette_bare() -> Tells:
+def starlette_bare() -> HasFields:
     return over_asgi(starlette_routes(for_starlette.rate_limit(LIMITS)))
 
 
-def starlette_with_headers() -> Tells:
+def starlette_with_headers() -> HasFields:
     app = starlette_routes(for_starlette.rate_limit(LIMITS))
     app.add_middleware(for_starlette.RateLimitHeaders)
     return over_asgi(app)
 
 
-def starlette_application() -> Tells:
+def starlette_application() -> HasFields:
     app = starlette_routes(lambda endpoint: endpoint)
     app.add_middleware(for_starlette.RouteLimit, limits=LIMITS)
     return over_asgi(app)
@@ -150,7 +150,7 @@ def starlette_application() -> Tells:
 # Flask
 
 
-def flask_app() -> Tells:
+def flask_app() -> HasFields:
     app = flask.Flask("shop")
     limited = for_flask.rate_limit(LIMITS)
 
@@ -180,17 +180,17 @@ def flask_app() -> Tells:
         app.add_url_rule(f"/{view.__name__}", view_func=limited(view))
     app.add_url_rule("/refused", "refused", for_flask.rate_limit("1/minute", cost=2)(value))
 
-    def tells(path: str) -> bool:
+    def has_fields(path: str) -> bool:
         with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://shop.example") as session:
             return "ratelimit" in session.get(path).headers
 
-    return tells
+    return has_fields
 
 
 # Litestar
 
 
-def litestar_app() -> Tells:
+def litestar_app() -> HasFields:
     limited = [for_litestar.RateLimits()(LIMITS)]
 
     @litestar.get("/value")
@@ -223,7 +223,7 @@ def litestar_app() -> Tells:
 
     @litestar.get("/refused", middleware=[for_litestar.rate_limit("1/minute", cost=2)])
     async def refused() -> None:
-        raise AssertionError("nobody asks")
+        raise AssertionError("a refused request reached the handler")
 
     handlers = [value, response, stream, redirect, error, invalid, crash, refused]
     return over_asgi(litestar.Litestar(handlers, middleware=limited, openapi_config=None, logging_config=None))
@@ -232,7 +232,7 @@ def litestar_app() -> Tells:
 # aiohttp
 
 
-def aiohttp_app(*, complete: bool) -> Tells:
+def aiohttp_app(*, complete: bool) -> HasFields:
     limited = for_aiohttp.rate_limit(LIMITS)
 
     async def value(request: web.Request) -> web.StreamResponse:
@@ -263,27 +263,27 @@ def aiohttp_app(*, complete: bool) -> Tells:
             for_aiohttp.setup(app)
         return app
 
-    async def asked(path: str) -> bool:
+    async def paths(path: str) -> bool:
         async with (
             TestClient(TestServer(build())) as client,
             client.get(path, allow_redirects=False) as response,
         ):
             return "ratelimit" in response.headers
 
-    return lambda path: asyncio.run(asked(path))
+    return lambda path: asyncio.run(paths(path))
 
 
-def aiohttp_bare() -> Tells:
+def aiohttp_bare() -> HasFields:
     return aiohttp_app(complete=False)
 
 
-def aiohttp_set_up() -> Tells:
+def aiohttp_set_up() -> HasFields:
     return aiohttp_app(complete=True)
 
 
 ALL = {"value", "response", "stream", "redirect", "error", "invalid", "crash", "refused"}
 WITHOUT_VALIDATION = ALL - {"response", "invalid"}
-CASES: dict[str, tuple[Callable[[], Tells], set[str], set[str]]] = {
+CASES: dict[str, tuple[Callable[[], HasFields], set[str], set[str]]] = {
     "FastAPI": (fastapi_bare, ALL, {"value", "refused"}),
     "FastAPI with install": (fastapi_installed, ALL, ALL - {"crash"}),
     "FastAPI within RateLimitHeaders": (fastapi_served_within, ALL, ALL),
@@ -299,7 +299,9 @@ CASES: dict[str, tuple[Callable[[], Tells], set[str], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("build", "asked", "telling"), CASES.values(), ids=CASES)
-def test_these_responses_tell_what_remains(build: Callable[[], Tells], asked: set[str], telling: set[str]) -> None:
-    tells = build()
-    assert {path for path in asked if tells(f"/{path}")} == telling
+@pytest.mark.parametrize(("build", "paths", "paths_with_fields"), CASES.values(), ids=CASES)
+def test_exactly_these_responses_have_the_rate_limit_fields(
+    build: Callable[[], HasFields], paths: set[str], paths_with_fields: set[str]
+) -> None:
+    has_fields = build()
+    assert {path for path in paths if has_fields(f"/{path}")} == paths_with_fields

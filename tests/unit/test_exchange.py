@@ -1,4 +1,4 @@
-"""One request's life before its limits: judged, told, settled once, or taken back."""
+"""The course of a request through its limits: judged, reported, settled once, or taken back."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ def colour(request: pytest.FixtureRequest) -> str:
 
 
 def enforcer(colour: str, limits: str, **options: Any) -> Enforcer:
-    told: Any = {"limits": limits, "clock": ManualClock(), **options}
-    return Enforcer(None, told, asynchronous=colour == "asyncio", routed=True)
+    given_options: Any = {"limits": limits, "clock": ManualClock(), **options}
+    return Enforcer(None, given_options, asynchronous=colour == "asyncio", routed=True)
 
 
-def asked() -> Request:
+def new_request() -> Request:
     return Request("GET", "/", client_ip="203.0.113.9", endpoint="GET /")
 
 
-def judge(exchange: Exchange, by: Enforcer) -> Judgement:
-    if by.asynchronous:
-        return asyncio.run(exchange.judge_async(by, asked(), by))
-    return exchange.judge(by, asked(), by)
+def judge(exchange: Exchange, limit: Enforcer) -> Judgement:
+    if limit.asynchronous:
+        return asyncio.run(exchange.judge_async(limit, new_request(), limit))
+    return exchange.judge(limit, new_request(), limit)
 
 
-def end(exchange: Exchange, by: Enforcer, response: Response = OK) -> None:
-    if by.asynchronous:
+def end(exchange: Exchange, limit: Enforcer, response: Response = OK) -> None:
+    if limit.asynchronous:
         asyncio.run(exchange.end_async(response))
     else:
         exchange.end(response)
 
 
-def left(by: Enforcer) -> int | None:
-    """What remains after one more request."""
-    decision = judge(Exchange(), by).decision
+def remaining_after(limit: Enforcer) -> int | None:
+    """Return what remains after one more request."""
+    decision = judge(Exchange(), limit).decision
     assert decision is not None
     return decision.remaining
 
 
-def counting(told: list[int], units: bool | int = True) -> Callable[..., bool | int]:
+def counting(statuses: list[int], units: bool | int = True) -> Callable[..., bool | int]:
     def counts(request: Request, response: Response) -> bool | int:
-        told.append(response.status)
+        statuses.append(response.status)
         return units
 
     return counts
@@ -66,17 +66,17 @@ def test_a_refusal_takes_back_what_limits_before_it_charged(colour: str) -> None
     exchange = Exchange()
     assert [judge(exchange, each).refusal is None for each in (outer, middle, inner)] == [True, True, False]
     assert exchange.is_refused and not exchange.has_passed(outer)
-    assert (left(outer), left(middle)) == (8, 7)
+    assert (remaining_after(outer), remaining_after(middle)) == (8, 7)
     assert dict(exchange.fields())["Retry-After"] == "60"
 
 
-def test_what_never_reaches_the_application_is_taken_back_once() -> None:
+def test_a_request_that_never_reaches_the_application_is_taken_back_once() -> None:
     limit = enforcer("sync", "9/minute")
     exchange = Exchange()
     judge(exchange, limit)
     for _ in range(2):
         exchange.take_back()
-    assert left(limit) == 8
+    assert remaining_after(limit) == 8
     assert exchange.fields() == []
 
 
@@ -89,10 +89,10 @@ def test_an_exchange_ends_once(colour: str) -> None:
     end(exchange, limit)
     end(exchange, limit, Response(500, {}, 0))
     assert statuses == [200]
-    assert left(limit) == 8
+    assert remaining_after(limit) == 8
 
 
-def test_each_limit_that_settles_is_given_the_response(colour: str) -> None:
+def test_each_limit_that_settles_gets_the_response(colour: str) -> None:
     statuses: list[int] = []
     limits = [enforcer(colour, text, counts=counting(statuses)) for text in ("9/minute", "8/minute")]
     exchange = Exchange()
@@ -114,14 +114,14 @@ def test_a_refused_request_settles_nothing(colour: str) -> None:
     assert statuses == []
 
 
-def test_of_several_limits_the_one_with_least_left_is_told(colour: str) -> None:
+def test_of_several_limits_the_one_with_the_fewest_units_left_is_reported(colour: str) -> None:
     exchange = Exchange()
     for text in ("9/minute", "3/minute", "5/minute"):
         judge(exchange, enforcer(colour, text))
     assert dict(exchange.fields())["RateLimit"].startswith('"default";r=2')
 
 
-def test_of_several_refusals_the_one_with_the_longest_wait_is_told(colour: str) -> None:
+def test_of_several_refusals_the_one_with_the_longest_wait_is_reported(colour: str) -> None:
     exchange = Exchange()
     for text in ("1/minute", "1/hour", "1/second"):
         limit = enforcer(colour, text)
@@ -130,7 +130,7 @@ def test_of_several_refusals_the_one_with_the_longest_wait_is_told(colour: str) 
     assert dict(exchange.fields())["Retry-After"] == "3600"
 
 
-def test_limits_that_share_a_counter_count_apart_in_one_exchange(colour: str) -> None:
+def test_limits_that_share_a_counter_count_separately_in_one_exchange(colour: str) -> None:
     store = MemoryStore()
     outer, inner = (enforcer(colour, "9/minute", store=store) for _ in range(2))
     exchange = Exchange()

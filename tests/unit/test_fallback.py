@@ -1,4 +1,4 @@
-"""What is decided while a store does not answer: what was written down for each limit."""
+"""Decisions while a store does not answer, by the configured choice of each limit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headgate.stores.guard.breaker import OPEN
 from headgate.stores.guard.fallback import Fallback, read_share
 from headgate.testing import ManualClock
 
-NOBODY = "redis://127.0.0.1:1"  # nothing listens there
+UNREACHABLE = "redis://127.0.0.1:1"  # nothing listens there
 
 
 @pytest.mark.parametrize(("on_error", "passes"), [("open", 9), ("closed", 0), ("local", 3)])
-def test_each_choice_decides_as_it_says(on_error: str, passes: int) -> None:
-    limiter = Limiter("3/hour", store=f"{NOBODY}?on_error={on_error}")
+def test_each_choice_decides_as_documented(on_error: str, passes: int) -> None:
+    limiter = Limiter("3/hour", store=f"{UNREACHABLE}?on_error={on_error}")
     decisions = [limiter.hit("user") for _ in range(9)]
     assert [decision.allowed for decision in decisions] == [True] * passes + [False] * (9 - passes)
     assert {decision.degraded for decision in decisions} == {on_error}
@@ -37,7 +37,7 @@ def test_each_choice_decides_as_it_says(on_error: str, passes: int) -> None:
 
 def test_asyncio_decides_the_same() -> None:
     async def run() -> list[tuple[bool, str]]:
-        limiter = AsyncLimiter("3/hour", store=f"{NOBODY}?on_error=local")
+        limiter = AsyncLimiter("3/hour", store=f"{UNREACHABLE}?on_error=local")
         decisions = [await limiter.hit("user") for _ in range(5)]
         await limiter.close()
         return [(decision.allowed, decision.degraded) for decision in decisions]
@@ -45,7 +45,7 @@ def test_asyncio_decides_the_same() -> None:
     assert asyncio.run(run()) == [(True, "local")] * 3 + [(False, "local")] * 2
 
 
-def test_the_strictest_choice_speaks() -> None:
+def test_the_strictest_choice_decides() -> None:
     def decide(*choices: str) -> tuple[bool, str, int | None]:
         named = [
             limit
@@ -65,7 +65,7 @@ def test_the_strictest_choice_speaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "share", "becomes"),
+    ("text", "share", "expected"),
     [
         ("100/minute", "1/4", "25/minute"),
         ("3/minute fixed", "1/10", "1/minute fixed"),
@@ -89,35 +89,35 @@ def test_the_strictest_choice_speaks() -> None:
         ("50/second queue 200", "2", "100/second queue 400"),
     ],
 )
-def test_a_share_or_a_multiple_of_a_limit_is_never_more_than_that(text: str, share: str, becomes: str) -> None:
+def test_a_share_or_a_multiple_of_a_limit_is_never_more_than_that(text: str, share: str, expected: str) -> None:
     [limit] = parse_limits(text)
-    assert str(limit.scaled(Fraction(share))) == str(parse_limits(becomes)[0])
+    assert str(limit.scaled(Fraction(share))) == str(parse_limits(expected)[0])
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.5, True, "half", float("nan")])
-def test_a_share_that_is_none_is_refused(share: object) -> None:
+def test_an_invalid_share_is_refused(share: object) -> None:
     with pytest.raises(ConfigError, match="local_share is a number above 0, up to 1"):
         read_share(share)
 
 
-def test_a_choice_that_is_none_is_refused() -> None:
+def test_an_invalid_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match="on_error is one of local, open, closed, not 'maybe'"):
-        GuardedStore(RedisStore(NOBODY), on_error="maybe")  # type: ignore[arg-type]
+        GuardedStore(RedisStore(UNREACHABLE), on_error="maybe")  # type: ignore[arg-type]
 
 
-def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter("100/hour", store="redis://someone:s3cr3t@127.0.0.1:1")
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(50):
             limiter.hit("user")
-    told = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     limiter.close()
-    assert len(told) == 1 and "requests are decided without it" in told[0] and "s3cr3t" not in told[0]
+    assert len(messages) == 1 and "requests are decided without it" in messages[0] and "s3cr3t" not in messages[0]
     assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.opened == 1
 
 
-def test_nobody_looks_for_a_store_that_nobody_has() -> None:
-    limiter = Limiter("100/hour", store=NOBODY)
+def test_an_unreferenced_store_is_not_probed() -> None:
+    limiter = Limiter("100/hour", store=UNREACHABLE)
     for _ in range(5):
         limiter.hit("user")
     assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.state == OPEN
@@ -131,10 +131,10 @@ def test_nobody_looks_for_a_store_that_nobody_has() -> None:
 
 @pytest.mark.parametrize(("choice", "status"), [("closed", 503), ("open", 200)])
 @pytest.mark.parametrize("by_url", ["", "?on_error=open", "?on_error=closed"])
-def test_an_integrations_choice_holds_for_a_redis_that_is_down_whatever_its_url_says(
+def test_the_choice_of_an_integration_overrides_that_of_the_url_while_redis_is_down(
     choice: Any, status: int, by_url: str
 ) -> None:
     app = flask.Flask("shop")
-    RateLimits(app, default="1/minute", store=NOBODY.partition("?")[0] + by_url, on_store_error=choice)
+    RateLimits(app, default="1/minute", store=UNREACHABLE.partition("?")[0] + by_url, on_store_error=choice)
     app.add_url_rule("/", view_func=lambda: "here")
     assert [app.test_client().get("/").status_code for _ in range(4)] == [status] * 4

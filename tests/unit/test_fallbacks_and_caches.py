@@ -1,4 +1,4 @@
-"""What caches may do with what a fallback answers, in every integration."""
+"""The fields for caches in the responses of fallbacks, in every integration."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -27,7 +27,7 @@ import django_configured  # noqa: F401 - what follows asks for its settings
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.views.decorators.cache import cache_page
 
-from asking_frameworks import (
+from framework_apps import (
     MIDDLEWARE,
     ONE,
     Clients,
@@ -52,7 +52,7 @@ from headgate.integrations.django import rate_limit
 from headgate.testing import ManualClock
 
 Ask = Callable[[Fields, Clients], list[httpx.Response]]
-"""Asks an application under a limit of one request a minute, whose fallback answers with these fields."""
+"""Sends requests to an application with a limit of one a minute, whose fallback responds with these fields."""
 
 
 def asgi_app(text: str, fields: Fields) -> Any:
@@ -162,7 +162,7 @@ EVERYWHERE: list[Ask] = [
 
 @pytest.mark.parametrize("ask", EVERYWHERE, ids=lambda ask: ask.__name__)
 @pytest.mark.parametrize(
-    "said",
+    "own_fields",
     [
         [],
         [("Cache-Control", "max-age=60")],
@@ -171,23 +171,25 @@ EVERYWHERE: list[Ask] = [
     ],
     ids=["nothing", "cache-control", "in other letters", "expires"],
 )
-def test_what_a_fallback_answers_is_not_stored_unless_it_says_something_itself(ask: Ask, said: Fields) -> None:
+def test_the_response_of_a_fallback_is_not_stored_unless_its_headers_say_otherwise(
+    ask: Ask, own_fields: Fields
+) -> None:
     added = "no-store, private" if "django" in ask.__name__ else "no-store"
-    fields = [(name.lower(), value) for name, value in said] or [("cache-control", added)]
-    passed, *refused = ask(said, (ONE,) * 3)
+    fields = [(name.lower(), value) for name, value in own_fields] or [("cache-control", added)]
+    passed, *refused = ask(own_fields, (ONE,) * 3)
     assert (passed.text, cache_fields(passed)) == ("new", [])
     assert [(answer.status_code, answer.text, cache_fields(answer)) for answer in refused] == [(200, "old", fields)] * 2
     assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
 
 
 def refusing(*fields: tuple[str, str]) -> Callable[..., Refusal]:
-    """A `refusal=` that says this, too."""
+    """Return a function for `refusal=` that adds these fields."""
     return lambda request, decision, usual: usual._replace(headers=[*usual.headers, *fields])
 
 
 @pytest.mark.parametrize("own", [[], [("Cache-Control", "max-age=60")]], ids=["nothing", "cache-control"])
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("own_fields", "sent"),
     [
         ([("Cache-Control", "private, max-age=5")], [("cache-control", "private, max-age=5")]),
         (
@@ -199,28 +201,28 @@ def refusing(*fields: tuple[str, str]) -> Callable[..., Refusal]:
     ids=["cache-control", "expires", "no-store"],
 )
 @pytest.mark.parametrize("where", ["view", "async view", "middleware"])
-def test_a_fallback_of_django_that_says_nothing_says_of_caches_what_the_refusal_says(
-    where: str, said: Fields, sent: Fields, own: Fields
+def test_a_fallback_of_django_gets_the_cache_fields_of_the_refusal(
+    where: str, own_fields: Fields, sent: Fields, own: Fields
 ) -> None:
-    limits = once(fallback=fallback_of_django(own), refusal=refusing(*said))
+    limits = once(fallback=fallback_of_django(own), refusal=refusing(*own_fields))
     if where == "middleware":
         answers = ask_django(read_in_django, (ONE,) * 3, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
     elif where == "view":
         answers = ask_django(rate_limit(**limits)(read_in_django), (ONE,) * 3)
     else:
         answers = ask_django(rate_limit(**limits)(read_later_in_django), (ONE,) * 3, kind="asgi")
-    if own:  # what it says itself stays, beside what the refusal says under another name
+    if own:  # its own field stays, beside the refusal's field of another name
         sent = sorted({**dict(sent), "cache-control": "max-age=60"}.items())
     assert [(answer.text, sorted(cache_fields(answer))) for answer in answers[1:]] == [("old", sent)] * 2
 
 
-def test_a_fallback_says_of_caches_what_the_refusal_says() -> None:
-    told = once(fallback=asgi_app("old", []), refusal=refusing(("Cache-Control", "private, max-age=5")))
-    refused = ask_asgi(asgi.RateLimitMiddleware(asgi_app("new", []), **told), (ONE, ONE))[1]
+def test_a_fallback_gets_the_cache_fields_of_the_refusal() -> None:
+    options = once(fallback=asgi_app("old", []), refusal=refusing(("Cache-Control", "private, max-age=5")))
+    refused = ask_asgi(asgi.RateLimitMiddleware(asgi_app("new", []), **options), (ONE, ONE))[1]
     assert (refused.text, cache_fields(refused)) == ("old", [("cache-control", "private, max-age=5")])
 
 
-def test_a_cache_of_django_keeps_what_a_fallback_answers_only_as_the_refusal_says() -> None:
+def test_a_cache_of_django_stores_the_response_of_a_fallback_only_as_the_refusal_says() -> None:
     def answers(says: str) -> list[str]:
         limits = once(fallback=fallback_of_django([]), refusal=refusing(("Cache-Control", says)))
         cached = cache_page(60)(rate_limit(**limits, key=lambda request: request.META["REMOTE_ADDR"])(read_in_django))
@@ -239,7 +241,7 @@ def test_a_cache_of_django_keeps_what_a_fallback_answers_only_as_the_refusal_say
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 @pytest.mark.parametrize("middlewares", [[], [MIDDLEWARE]], ids=["alone", "below the middleware"])
 @pytest.mark.parametrize("view", [read_in_django, read_later_in_django])
-def test_a_cache_of_django_gives_no_other_client_what_a_fallback_answers(
+def test_a_cache_of_django_gives_no_other_client_the_response_of_a_fallback(
     kind: str, middlewares: list[str], view: Any
 ) -> None:
     def old(request: HttpRequest) -> HttpResponse:
@@ -255,13 +257,13 @@ def test_a_cache_of_django_gives_no_other_client_what_a_fallback_answers(
     async def page_later(request: HttpRequest) -> Any:
         return await next(pages)(request)
 
-    told = {"MIDDLEWARE": middlewares, "HEADGATE": {}}
+    options = {"MIDDLEWARE": middlewares, "HEADGATE": {}}
     site = page if view is read_in_django else page_later
-    answers = ask_django(site, (ONE, ONE, "203.0.113.10"), kind=kind, **told)
+    answers = ask_django(site, (ONE, ONE, "203.0.113.10"), kind=kind, **options)
     assert [answer.text for answer in answers] == ["new", "old", "new"]
 
 
-def test_a_cache_of_the_site_gives_no_other_client_what_a_fallback_answers() -> None:
+def test_a_cache_of_the_site_gives_no_other_client_the_response_of_a_fallback() -> None:
     limits = once(fallback=fallback_of_django([]))
     above = "django.middleware.cache.UpdateCacheMiddleware"
     below = "django.middleware.cache.FetchFromCacheMiddleware"
@@ -275,7 +277,7 @@ def test_a_cache_of_the_site_gives_no_other_client_what_a_fallback_answers() -> 
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
-def test_a_response_that_a_view_of_django_gives_others_too_is_unchanged(kind: str) -> None:
+def test_a_response_that_a_view_of_django_shares_is_unchanged(kind: str) -> None:
     same = HttpResponse("same")
     view = rate_limit(**once(fallback=lambda request: same))(lambda request: same)
     answers = ask_django(view, (ONE, ONE, "203.0.113.10"), kind=kind)
@@ -291,7 +293,7 @@ def test_a_file_that_a_fallback_of_django_answers_with_is_closed() -> None:
     assert file.closed
 
 
-def test_a_response_that_a_view_of_flask_gives_others_too_stays_free_for_caches() -> None:
+def test_a_response_that_a_view_of_flask_shares_gets_no_cache_field() -> None:
     app = flask.Flask(__name__)
     same = flask.Response("same")
     app.add_url_rule("/", "read", flask_limits.RateLimits()(**once(fallback=lambda: same))(lambda: same))
@@ -299,7 +301,7 @@ def test_a_response_that_a_view_of_flask_gives_others_too_stays_free_for_caches(
     assert [cache_fields(answer) for answer in answers] == [[], [("cache-control", "no-store")], []]
 
 
-def test_the_usual_refusal_tells_caches_nothing() -> None:
+def test_the_usual_refusal_has_no_cache_field() -> None:
     app = asgi.RateLimitMiddleware(asgi_app("new", []), **once())
     refused = ask_asgi(app, (ONE, ONE))[1]
     assert (refused.status_code, cache_fields(refused)) == (429, [])

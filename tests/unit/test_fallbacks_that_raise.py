@@ -1,4 +1,4 @@
-"""What caches may do with the response that a framework makes of an exception of a fallback."""
+"""The fields for caches in the response that a framework makes of a fallback's exception."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -33,7 +33,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.response import Response as RestResponse
 from rest_framework.views import APIView
 
-from asking_frameworks import (
+from framework_apps import (
     MIDDLEWARE,
     ONE,
     ask_aiohttp,
@@ -53,9 +53,9 @@ from headgate.integrations import flask as flask_limits
 from headgate.integrations.django import rate_limit
 from headgate.testing import ManualClock
 
-Told = Mapping[str, str]
-Ask = Callable[[Told], list[httpx.Response]]
-"""Asks an application twice, under a limit of one request a minute whose fallback raises 404 with these fields."""
+OwnFields = Mapping[str, str]
+Ask = Callable[[OwnFields], list[httpx.Response]]
+"""Sends two requests to an application with a limit of one a minute, whose fallback raises 404 with these fields."""
 
 CLIENTS = (ONE, ONE)
 
@@ -67,28 +67,28 @@ def raising(error: Exception) -> Callable[..., Any]:
     return old
 
 
-def raising_later(error: BaseException) -> Callable[..., Any]:
+def raising_async(error: BaseException) -> Callable[..., Any]:
     async def old(*args: Any, **kwargs: Any) -> Any:
         raise error
 
     return old
 
 
-def in_starlette_s_decorator(told: Told) -> list[httpx.Response]:
-    fallback = raising(HTTPException(404, "old", dict(told)))
+def in_starlette_s_decorator(own_fields: OwnFields) -> list[httpx.Response]:
+    fallback = raising(HTTPException(404, "old", dict(own_fields)))
     limited = starlette.RateLimits()(**once(fallback=fallback))(read)
     return ask_asgi(Starlette(routes=[Route("/", limited)]), CLIENTS)
 
 
-def in_starlette_s_middleware(told: Told) -> list[httpx.Response]:
-    fallback = raising_later(HTTPException(404, headers=dict(told)))
+def in_starlette_s_middleware(own_fields: OwnFields) -> list[httpx.Response]:
+    fallback = raising_async(HTTPException(404, headers=dict(own_fields)))
     limit = Middleware(starlette.RouteLimit, rate_limits=starlette.RateLimits(), **once(fallback=fallback))
     return ask_asgi(Starlette(routes=[Route("/", read, middleware=[limit])]), CLIENTS)
 
 
-def in_fastapi(told: Told) -> list[httpx.Response]:
+def in_fastapi(own_fields: OwnFields) -> list[httpx.Response]:
     app = fastapi.FastAPI()
-    fallback = raising_later(fastapi.HTTPException(status_code=404, headers=dict(told)))
+    fallback = raising_async(fastapi.HTTPException(status_code=404, headers=dict(own_fields)))
     app.get("/")(starlette.RateLimits()(**once(fallback=fallback))(read_in_fastapi))
     return ask_asgi(app, CLIENTS)
 
@@ -97,8 +97,8 @@ async def read_in_fastapi(request: Request) -> fastapi.Response:
     return fastapi.Response("new")
 
 
-def in_litestar(told: Told) -> list[httpx.Response]:
-    fallback = raising_later(of_litestar.NotFoundException(headers=dict(told)))
+def in_litestar(own_fields: OwnFields) -> list[httpx.Response]:
+    fallback = raising_async(of_litestar.NotFoundException(headers=dict(own_fields)))
     limits = litestar.RateLimits()
 
     @get("/", middleware=[limits("9/minute"), limits(**once(fallback=fallback))])
@@ -108,32 +108,36 @@ def in_litestar(told: Told) -> list[httpx.Response]:
     return ask_asgi(Litestar([handler], openapi_config=None, logging_config=None), CLIENTS)
 
 
-def gone_in_flask(told: Told) -> of_werkzeug.HTTPException:
-    return of_werkzeug.NotFound(response=flask.Response("old", 404, told)) if told else of_werkzeug.NotFound()
+def not_found_in_flask(own_fields: OwnFields) -> of_werkzeug.HTTPException:
+    return (
+        of_werkzeug.NotFound(response=flask.Response("old", 404, own_fields)) if own_fields else of_werkzeug.NotFound()
+    )
 
 
-def in_flask(told: Told) -> list[httpx.Response]:
+def in_flask(own_fields: OwnFields) -> list[httpx.Response]:
     app = flask.Flask(__name__)
-    fallback = raising(gone_in_flask(told))
+    fallback = raising(not_found_in_flask(own_fields))
     app.add_url_rule("/", "read", flask_limits.RateLimits()(**once(fallback=fallback))(lambda: "new"))
     return ask_wsgi(app, CLIENTS)
 
 
-def in_all_of_flask(told: Told) -> list[httpx.Response]:
+def in_all_of_flask(own_fields: OwnFields) -> list[httpx.Response]:
     app = flask.Flask(__name__)
     app.add_url_rule("/", "read", lambda: "new")
-    fallback = raising(gone_in_flask(told))
+    fallback = raising(not_found_in_flask(own_fields))
     flask_limits.RateLimits(app, default="1/minute", clock=ManualClock(), fallback=fallback)
     return ask_wsgi(app, CLIENTS)
 
 
-def in_aiohttp(told: Told) -> list[httpx.Response]:
-    fallback = raising_later(web.HTTPNotFound(headers=told))
+def in_aiohttp(own_fields: OwnFields) -> list[httpx.Response]:
+    fallback = raising_async(web.HTTPNotFound(headers=own_fields))
     return ask_aiohttp(aiohttp.RateLimits()(**once(fallback=fallback))(read_in_aiohttp), CLIENTS)
 
 
-def in_all_of_aiohttp(told: Told) -> list[httpx.Response]:
-    return ask_aiohttp([aiohttp.middleware(**once(fallback=raising_later(web.HTTPNotFound(headers=told))))], CLIENTS)
+def in_all_of_aiohttp(own_fields: OwnFields) -> list[httpx.Response]:
+    return ask_aiohttp(
+        [aiohttp.middleware(**once(fallback=raising_async(web.HTTPNotFound(headers=own_fields))))], CLIENTS
+    )
 
 
 EVERYWHERE: list[Ask] = [
@@ -144,19 +148,21 @@ EVERYWHERE: list[Ask] = [
 
 @pytest.mark.parametrize("ask", EVERYWHERE, ids=lambda ask: ask.__name__)
 @pytest.mark.parametrize(
-    "told",
+    "own_fields",
     [{}, {"cache-CONTROL": "max-age=60"}, {"Expires": "Thu, 01 Dec 1994 16:00:00 GMT"}, {"Retry-After": "7"}],
     ids=["nothing", "cache-control", "expires", "another field"],
 )
-def test_what_a_fallback_raises_is_not_stored_unless_it_says_something_itself(ask: Ask, told: Told) -> None:
-    said = [(name.lower(), value) for name, value in told.items() if name != "Retry-After"]
-    passed, refused = ask(told)
+def test_the_error_of_a_fallback_is_not_stored_unless_its_headers_say_otherwise(
+    ask: Ask, own_fields: OwnFields
+) -> None:
+    cache_control = [(name.lower(), value) for name, value in own_fields.items() if name != "Retry-After"]
+    passed, refused = ask(own_fields)
     assert (passed.status_code, passed.text, cache_fields(passed)) == (200, "new", [])
-    assert (refused.status_code, cache_fields(refused)) == (404, said or [("cache-control", "no-store")])
-    assert refused.headers.get_list("Retry-After") == [told.get("Retry-After", "60")]
+    assert (refused.status_code, cache_fields(refused)) == (404, cache_control or [("cache-control", "no-store")])
+    assert refused.headers.get_list("Retry-After") == [own_fields.get("Retry-After", "60")]
 
 
-def test_an_exception_that_is_raised_elsewhere_too_stays_free_for_caches() -> None:
+def test_an_exception_that_is_shared_gets_no_cache_field() -> None:
     gone = HTTPException(404, headers={"X-Why": "gone"})
     limits = starlette.RateLimits()
     limited = limits(**once(fallback=raising(gone)))(read)
@@ -167,7 +173,7 @@ def test_an_exception_that_is_raised_elsewhere_too_stays_free_for_caches() -> No
 
 
 class Teapot(of_litestar.HTTPException):
-    """An exception with more to say than its arguments."""
+    """An exception with attributes beyond its arguments."""
 
     status_code = 418
 
@@ -176,7 +182,7 @@ class Teapot(of_litestar.HTTPException):
         self.brewed = brewed
 
 
-def test_a_handler_of_the_application_finds_the_exception_as_it_was_raised() -> None:
+def test_a_handler_of_the_application_gets_the_exception_with_its_attributes() -> None:
     found: list[Any] = []
 
     def answer(request: Any, error: Teapot) -> Response[str]:
@@ -184,7 +190,7 @@ def test_a_handler_of_the_application_finds_the_exception_as_it_was_raised() -> 
         return Response("tea", status_code=error.status_code, headers=error.headers)
 
     raised = Teapot(3, extra={"milk": True})
-    limit = litestar.RateLimits()(**once(fallback=raising_later(raised)))
+    limit = litestar.RateLimits()(**once(fallback=raising_async(raised)))
 
     @get("/", middleware=[limit], exception_handlers={Teapot: answer})
     async def handler() -> str:
@@ -195,7 +201,7 @@ def test_a_handler_of_the_application_finds_the_exception_as_it_was_raised() -> 
     assert found == [(3, "3 cups", {"milk": True}, raised)] and not raised.headers
 
 
-def test_an_exception_says_of_caches_what_the_refusal_says() -> None:
+def test_an_exception_gets_the_cache_fields_of_the_refusal() -> None:
     def refuse(request: Request, decision: Any, usual: Refusal) -> Refusal:
         return usual._replace(headers=[*usual.headers, ("Cache-Control", "private, max-age=5")])
 
@@ -212,9 +218,9 @@ DJANGO = [("cache-control", "no-store, private")]
 )
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 @pytest.mark.parametrize("view", [read_in_django, read_later_in_django])
-@pytest.mark.parametrize("old", [raising, raising_later])
+@pytest.mark.parametrize("old", [raising, raising_async])
 @pytest.mark.filterwarnings("ignore:.*ASGI.*")
-def test_what_a_fallback_of_django_raises_is_not_stored_below_the_middleware(
+def test_the_error_of_a_fallback_of_django_is_not_stored_below_the_middleware(
     view: Any, old: Any, kind: str, error: Exception, status: int
 ) -> None:
     limited, site = rate_limit(**once(fallback=old(error)))(view), once(limits="9/minute")
@@ -225,8 +231,8 @@ def test_what_a_fallback_of_django_raises_is_not_stored_below_the_middleware(
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
-@pytest.mark.parametrize("old", [raising, raising_later])
-def test_what_the_fallback_of_django_s_middleware_raises_is_not_stored(kind: str, old: Any) -> None:
+@pytest.mark.parametrize("old", [raising, raising_async])
+def test_the_error_of_the_fallback_of_django_s_middleware_is_not_stored(kind: str, old: Any) -> None:
     limits = once(fallback=old(Http404()))
     passed, refused = ask_django(read_in_django, CLIENTS, kind=kind, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
     assert (passed.text, cache_fields(passed)) == ("new", [])
@@ -234,7 +240,7 @@ def test_what_the_fallback_of_django_s_middleware_raises_is_not_stored(kind: str
     assert refused.headers["Retry-After"] == "60"
 
 
-def test_a_page_for_404_of_django_that_says_something_itself_is_left_as_it_is() -> None:
+def test_a_page_for_404_of_django_with_cache_fields_is_unchanged() -> None:
     def busy(request: HttpRequest, exception: Exception) -> HttpResponse:
         return HttpResponse("busy", status=404, headers={"Cache-Control": "max-age=60"})
 
@@ -244,7 +250,7 @@ def test_a_page_for_404_of_django_that_says_something_itself_is_left_as_it_is() 
 
 
 @pytest.mark.parametrize("name", ["get", "dispatch"])
-def test_what_a_fallback_of_a_view_of_rest_framework_raises_is_not_stored(name: str) -> None:
+def test_the_error_of_a_fallback_of_a_rest_framework_view_is_not_stored(name: str) -> None:
     fallback = raising(NotFound() if name == "get" else Http404())
 
     @method_decorator(rate_limit(**once(fallback=fallback)), name=name)

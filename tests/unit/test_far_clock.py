@@ -1,4 +1,4 @@
-"""A state that a clock once far ahead has written heals: what a refusal tells is true, on every store."""
+"""A state that a clock once far ahead wrote recovers: refusals state correct waits, on every store."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def full(limiter: Limiter) -> int:
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_what_was_used_by_a_clock_far_ahead_comes_back_after_the_time_that_is_told(
-    store_kind: str, limits: str, steps: int
-) -> None:
+def test_usage_by_a_clock_far_ahead_ends_after_the_reported_time(store_kind: str, limits: str, steps: int) -> None:
     clock = ManualClock(START_US + HOUR_US)
     limiter = make_limiter(store_kind, limits, clock)
     for _ in range(steps):
@@ -62,10 +60,10 @@ def test_a_refusal_of_any_kind_brings_a_state_to_the_present_and_a_peek_changes_
     limiter.hit("key", full(limiter))
     clock.set(START_US)
     before = limiter._bound.read(("key",))
-    told = limiter.peek("key")
+    peeked = limiter.peek("key")
     assert limiter._bound.read(("key",)) == before
-    assert limiter.hit("key").retry_after_us == told.retry_after_us
-    clock.advance((told.retry_after_us or 0) - 1)
+    assert limiter.hit("key").retry_after_us == peeked.retry_after_us
+    clock.advance((peeked.retry_after_us or 0) - 1)
     assert not limiter.peek("key")
     clock.advance(1)
     assert limiter.hit("key")

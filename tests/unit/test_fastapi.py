@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Host, Mount, Route, WebSocketRoute
 
-from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
+from asgi_requests import CALL_STYLES, ask, drive, options_of, record_scopes, statuses
 from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError, Decision, MemoryStore, MissingExtraError
 from headgate.http.asgi import RateLimitMiddleware
@@ -49,9 +49,9 @@ class Limits(RateLimits):
         super().__init__(clock=self.clock, **defaults)
 
 
-@pytest.fixture(params=HOW)
+@pytest.fixture(params=CALL_STYLES)
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Limits:
-    return Limits(note_scopes(monkeypatch), **options_of(request.param))
+    return Limits(record_scopes(monkeypatch), **options_of(request.param))
 
 
 async def read() -> dict[str, str]:
@@ -925,7 +925,7 @@ def test_a_missing_fastapi_names_the_command_that_installs_it(monkeypatch: pytes
         importlib.import_module("headgate.integrations.fastapi")
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", CALL_STYLES)
 def test_the_limit_that_has_least_left_is_told_also_that_of_a_decorator(how: str) -> None:
     limits = RateLimits(clock=ManualClock(), **options_of(how))
     app = FastAPI(dependencies=[Depends(limits("9/minute"))])
@@ -942,7 +942,7 @@ def test_the_limit_that_has_least_left_is_told_also_that_of_a_decorator(how: str
     assert all(len(answer.headers.get_list("RateLimit")) == 1 for answer in answers)
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", CALL_STYLES)
 @pytest.mark.parametrize("installed", [True, False])
 def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(how: str, installed: bool) -> None:
     limits = RateLimits(clock=ManualClock(), **options_of(how))

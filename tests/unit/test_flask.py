@@ -686,7 +686,7 @@ def test_a_limit_above_its_route_does_not_pass_in_silence(
         return "limited"
 
     app.testing = True
-    with pytest.raises(ConfigError, match=r"stands above the route of .*wrong, where it limits nothing: put it below"):
+    with pytest.raises(ConfigError, match=r"is above the route of .*wrong, where it limits nothing: put it below"):
         client.ask("/right")
     assert client.statuses("/right", "/right") == [200, 429], "it is told once"
 

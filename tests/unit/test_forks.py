@@ -38,7 +38,7 @@ def test_a_lock_that_a_thread_of_the_parent_has_is_free_in_a_child() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_that_was_forked_under_a_lock_gives_it_back() -> None:
+def test_a_child_that_was_forked_under_a_lock_releases_it() -> None:
     lock = ProcessLock()
     child = 0
     with lock.current:

@@ -1,4 +1,4 @@
-"""What a store full of holds tells of the moment at which there is room again."""
+"""The wait that a store full of holds states until there is room again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOUR_US = 3_600_000_000
 
 
 @pytest.mark.parametrize("kind", [*CORES, *ZONES])
-def test_a_refusal_tells_when_the_first_hold_is_forgotten_also_where_it_was_extended_or_settled_later(
+def test_a_refusal_states_when_the_first_hold_is_forgotten_also_after_its_extension_or_settlement(
     kind: str,
 ) -> None:
     clock = ManualClock()

@@ -1,4 +1,4 @@
-"""What a caller may hand in to be given back, and what becomes of it in every store and behind a guard."""
+"""Charges that a caller may give back, and the effect in every store and behind a guard."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from asking import decide, give_back
+from bound_calls import decide, give_back
 from headgate import ArgumentError, AsyncLimiter, GuardedStore, Limiter, MemoryStore
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreTimeout
 from headgate.limit_text import parse_limits
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import Fallback
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.stores.protocol import BoundLimits
 from headgate.testing import ManualClock
 from subjects import make_limiter, make_store
@@ -25,7 +25,7 @@ EVERY_LIMIT = (
     "5/minute fixed", "5/minute log", "5/minute", "5/minute bucket", "5/minute leaky 5", "5/minute queue 4",
     "5/minute bucket stepwise", "5/day in Europe/Zurich",
 )  # fmt: skip
-NOBODY = "redis://127.0.0.1:1"  # nothing listens there
+UNREACHABLE = "redis://127.0.0.1:1"  # nothing listens there
 
 
 def left(limiter: Limiter, key: str = "key") -> list[int]:
@@ -56,20 +56,20 @@ def two_groups(**options: Any) -> list[NamedLimit]:
     ],
 )
 @pytest.mark.parametrize("guarded", [False, True])
-def test_what_is_no_charge_is_refused_and_nothing_is_given_back(
+def test_an_invalid_charge_is_refused_and_nothing_is_given_back(
     store_kind: str, guarded: bool, keys: Any, costs: Any, ago_us: Any, message: str
 ) -> None:
     store: Any = make_store(store_kind)
     bound = store.bind(two_groups(), clock=ManualClock())
-    asked = GuardedStore(store).bind(two_groups(), clock=ManualClock()) if guarded else bound
+    limits = GuardedStore(store).bind(two_groups(), clock=ManualClock()) if guarded else bound
     decide(bound, ("key", "key"), (3, 3))
     for degraded in ("", "local", "open"):
         with pytest.raises(ArgumentError, match=message):
-            give_back(asked, keys, costs, ago_us, degraded=degraded)
+            give_back(limits, keys, costs, ago_us, degraded=degraded)
     assert [reading.remaining for reading in decide(bound, ("key", "key"), (0, 0)).limits] == [6, 2]
 
 
-def test_more_or_fewer_than_there_are_groups_or_limits_are_refused(store_kind: str) -> None:
+def test_a_receipt_with_a_wrong_number_of_groups_or_limits_is_refused(store_kind: str) -> None:
     bound = make_store(store_kind).bind(two_groups(), clock=ManualClock())
     for keys, costs in ((("key",), (1, 1)), (("key", "key"), (1,)), ((), ())):
         with pytest.raises(ValueError, match="these limits take 2"):
@@ -87,7 +87,7 @@ def test_a_key_never_seen_gets_no_state(store_kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", EVERY_LIMIT)
-def test_a_state_that_is_given_back_whole_is_dropped(store_kind: str, text: str) -> None:
+def test_a_state_whose_whole_charge_is_given_back_is_dropped(store_kind: str, text: str) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)
     give_back(limiter._bound, ("key",), (3,), 0)
@@ -97,7 +97,7 @@ def test_a_state_that_is_given_back_whole_is_dropped(store_kind: str, text: str)
 
 @pytest.mark.parametrize("text", EVERY_LIMIT)
 @pytest.mark.parametrize("ago_us", [10**11, 1 << 52, 1 << 70, 10**400])
-def test_what_was_charged_too_long_ago_is_gone(store_kind: str, text: str, ago_us: int) -> None:
+def test_a_charge_of_too_long_ago_is_not_given_back(store_kind: str, text: str, ago_us: int) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)
     give_back(limiter._bound, ("key",), (3,), ago_us)
@@ -145,7 +145,7 @@ def test_a_shadow_limit_is_given_back_where_it_was_charged(store_kind: str) -> N
     ("text", "seconds", "remaining"),
     [
         ("5/minute fixed", 59, 5),  # all that was charged in this window
-        ("5/minute fixed", 60, 5),  # there is nothing left of it
+        ("5/minute fixed", 60, 5),  # nothing is left of it
         ("5/minute", 90, 5),  # the half that still counts
         ("5/minute log", 59, 5),
         ("5/minute log", 60, 5),
@@ -163,17 +163,17 @@ def test_as_much_is_given_back_as_still_counts(store_kind: str, text: str, secon
     assert limiter.hit("key", 5) and left(limiter) == [0]
 
 
-def test_what_has_flowed_back_by_itself_is_not_given_back_again(store_kind: str) -> None:
+def test_units_that_were_replenished_are_not_given_back_again(store_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "5/minute bucket", clock)
     limiter.hit("key", 3)
     clock.advance(24_000_000)  # two units have flowed back,
-    limiter.hit("key", 2)  # and are taken by somebody else
+    limiter.hit("key", 2)  # and another caller takes them
     give_back(limiter._bound, ("key",), (3,), 24_000_000)
     assert left(limiter) == [3]
 
 
-def test_of_two_windows_the_last_one_is_given_back_to(store_kind: str) -> None:
+def test_of_two_possible_windows_the_former_one_gets_the_units_back(store_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "10/minute counter", clock)
     limiter.hit("key", 4)
@@ -185,20 +185,20 @@ def test_of_two_windows_the_last_one_is_given_back_to(store_kind: str) -> None:
     assert left(limiter) == [6]
 
 
-def test_a_log_gives_back_its_own_entry_whatever_came_before_and_after(store_kind: str) -> None:
+def test_a_log_gives_back_the_entry_of_the_charge_among_earlier_and_later_ones(store_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "10/minute log", clock)
     start_us = clock.now_us()
     for cost in (2, 3, 4):
         limiter.hit("key", cost)
         clock.advance(1000)
-    give_back(limiter._bound, ("key",), (3,), 2500)  # asked half a millisecond before it was charged
+    give_back(limiter._bound, ("key",), (3,), 2500)  # called half a millisecond before the charge
     assert limiter._bound.read(("key",)) == [((start_us, 2), (start_us + 2000, 4))]
-    give_back(limiter._bound, ("key",), (3,), 2500)  # a second time, which no caller may do, takes what came after
+    give_back(limiter._bound, ("key",), (3,), 2500)  # a second time, which is a misuse, takes a later entry
     assert limiter._bound.read(("key",)) == [((start_us, 2), (start_us + 2000, 1))]
 
 
-def test_a_log_whose_callers_clock_is_slow_gives_back_what_came_before(store_kind: str) -> None:
+def test_a_log_gives_back_an_earlier_entry_where_the_callers_clock_is_slow(store_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "10/minute log", clock)
     start_us = clock.now_us()
@@ -210,7 +210,7 @@ def test_a_log_whose_callers_clock_is_slow_gives_back_what_came_before(store_kin
 
 
 @pytest.mark.parametrize("text", EVERY_LIMIT)
-def test_a_clock_that_steps_back_gives_nobody_more(store_kind: str, text: str) -> None:
+def test_a_clock_that_steps_back_gives_back_no_more(store_kind: str, text: str) -> None:
     clock = ManualClock()
     limiter, without = make_limiter(store_kind, text, clock), make_limiter(store_kind, text, clock)
     limiter.hit("key", 3)
@@ -224,9 +224,7 @@ def test_a_clock_that_steps_back_gives_nobody_more(store_kind: str, text: str) -
 
 @pytest.mark.parametrize("to", [8, 4])
 @pytest.mark.parametrize("text", ["{}/minute fixed", "{}/minute log", "{}/minute", "5/minute burst {}"])
-def test_where_only_the_quota_was_raised_or_lowered_a_charge_is_known_again(
-    store_kind: str, text: str, to: int
-) -> None:
+def test_a_charge_is_given_back_after_a_change_of_the_quota_alone(store_kind: str, text: str, to: int) -> None:
     clock = ManualClock()
     store = make_store(store_kind)
     former = Limiter(text.format(5), store=store, name="api", clock=clock)
@@ -234,16 +232,16 @@ def test_where_only_the_quota_was_raised_or_lowered_a_charge_is_known_again(
     former.hit("key", 3)
     before = left(former)[0]
     give_back(latter._bound, ("key",), (1,), 0)
-    told = "burst" not in text or to < 5  # a state of a smaller bucket may have lost what did not fit into it
-    assert left(former) == [before + told]
+    given_back = "burst" not in text or to < 5  # a state of a smaller bucket may have lost what did not fit into it
+    assert left(former) == [before + given_back]
     latter.hit("key")
     before = left(former)[0]
     give_back(former._bound, ("key",), (1,), 0)
-    told = "burst" not in text or to > 5
-    assert left(former) == [before + told]
+    given_back = "burst" not in text or to > 5
+    assert left(former) == [before + given_back]
 
 
-def test_a_bucket_that_was_made_smaller_has_forgotten_what_did_not_fit(store_kind: str) -> None:
+def test_a_bucket_that_became_smaller_has_lost_what_did_not_fit(store_kind: str) -> None:
     clock = ManualClock()
     store = make_store(store_kind)
     wide = Limiter("6/minute burst 100", store=store, name="api", clock=clock)
@@ -256,7 +254,7 @@ def test_a_bucket_that_was_made_smaller_has_forgotten_what_did_not_fit(store_kin
     assert left(narrow) == [10]
 
 
-def test_other_periods_give_nothing_back(store_kind: str) -> None:
+def test_nothing_is_given_back_after_a_change_of_the_period(store_kind: str) -> None:
     clock = ManualClock()
     store = make_store(store_kind)
     for shape in ("", " fixed", " log", " bucket"):
@@ -272,14 +270,14 @@ def test_other_periods_give_nothing_back(store_kind: str) -> None:
 
 
 @pytest.mark.parametrize("degraded", ["local", "open", "closed"])
-def test_what_was_decided_without_the_store_is_not_given_back_there(store_kind: str, degraded: str) -> None:
+def test_a_charge_without_the_store_is_not_given_back_to_the_store(store_kind: str, degraded: str) -> None:
     limiter = make_limiter(store_kind, "5/minute", ManualClock())
     limiter.hit("key", 3)
     give_back(limiter._bound, ("key",), (3,), 0, degraded=degraded)
     assert left(limiter) == [2]
 
 
-def test_a_key_that_was_refused_is_not_forgotten_for_what_is_given_back(core: str) -> None:
+def test_a_refused_key_is_not_forgotten_because_units_are_given_back(core: str) -> None:
     store = MemoryStore(max_keys=2, core=cast(Any, core))
     limiter = Limiter("5/minute", store=store, clock=ManualClock())
     limiter.hit("blocked", 4)
@@ -311,8 +309,8 @@ def test_a_log_that_is_given_back_makes_room_for_others(core: str) -> None:
     assert store.stats().keys == 0 and fit_three()
 
 
-def test_what_was_decided_locally_is_given_back_locally() -> None:
-    limiter = Limiter("3/hour", store=f"{NOBODY}?on_error=local")
+def test_a_local_charge_is_given_back_locally() -> None:
+    limiter = Limiter("3/hour", store=f"{UNREACHABLE}?on_error=local")
     decisions = [limiter.hit("user") for _ in range(4)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
     give_back(limiter._bound, ("user",), (1,), 0, degraded=decisions[0].degraded)
@@ -320,9 +318,9 @@ def test_what_was_decided_locally_is_given_back_locally() -> None:
     limiter.close()
 
 
-def test_what_was_decided_locally_is_given_back_locally_on_an_event_loop() -> None:
+def test_a_local_charge_is_given_back_locally_on_an_event_loop() -> None:
     async def run() -> list[bool]:
-        limiter = AsyncLimiter("3/hour", store=f"{NOBODY}?on_error=local")
+        limiter = AsyncLimiter("3/hour", store=f"{UNREACHABLE}?on_error=local")
         decisions = [await limiter.hit("user") for _ in range(4)]
         bound: Any = limiter._bound
         await give_back(bound, ("user",), (1,), 0, degraded=decisions[0].degraded)
@@ -334,8 +332,8 @@ def test_what_was_decided_locally_is_given_back_locally_on_an_event_loop() -> No
     assert asyncio.run(run()) == [True, False]
 
 
-def test_a_guard_swallows_what_cannot_be_given_back_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Limiter("3/hour", store=NOBODY)
+def test_a_guard_suppresses_errors_of_giving_back_and_logs_the_outage_once(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter("3/hour", store=UNREACHABLE)
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(20):
             give_back(limiter._bound, ("user",), (1,), 0)
@@ -344,7 +342,7 @@ def test_a_guard_swallows_what_cannot_be_given_back_and_says_so_once(caplog: pyt
     assert len(caplog.records) == 1 and "the store does not answer" in caplog.text
 
 
-def test_a_refusal_that_is_remembered_ends_when_a_charge_is_given_back() -> None:
+def test_a_remembered_refusal_ends_when_a_charge_is_given_back() -> None:
     clock = ManualClock()
     store = GuardedStore(cast(Any, MemoryStore()))
     limiter = Limiter("3/hour", store=store, clock=clock)
@@ -353,7 +351,9 @@ def test_a_refusal_that_is_remembered_ends_when_a_charge_is_given_back() -> None
     assert limiter.hit("user") and not limiter.hit("user")
 
 
-def test_limits_that_are_rescued_swallow_it_and_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_with_a_fallback_suppress_errors_of_giving_back_and_log_the_outage_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Failing:
         """A store that does not answer."""
 
@@ -366,11 +366,11 @@ def test_limits_that_are_rescued_swallow_it_and_say_so_once(caplog: pytest.LogCa
     limits = name_limits(parse_limits("3/hour"), scope="one", name="one")
     fallback = Fallback(limits, "local", Fraction(1), MemoryStore(), clock)
     failing = Failing()
-    rescued = RescuedLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
+    bound = FallbackLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
     with caplog.at_level(logging.WARNING, "headgate"):
-        assert [decide(rescued, ("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
-        give_back(rescued, ("key",), (1,), 0)  # of a decision that the store made
-        assert not decide(rescued, ("key",), (1,))
-        give_back(rescued, ("key",), (1,), 0, degraded="local")
-        assert decide(rescued, ("key",), (1,)) and not decide(rescued, ("key",), (1,))
+        assert [decide(bound, ("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
+        give_back(bound, ("key",), (1,), 0)  # of a decision that the store made
+        assert not decide(bound, ("key",), (1,))
+        give_back(bound, ("key",), (1,), 0, degraded="local")
+        assert decide(bound, ("key",), (1,)) and not decide(bound, ("key",), (1,))
     assert len(caplog.records) == 1

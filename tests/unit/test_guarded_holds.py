@@ -1,4 +1,4 @@
-"""Holds of a store that comes and goes: where they are made and settled, and what is kept for the store."""
+"""Holds of a store with outages: where they are made and settled, and which settlements are kept for the store."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headgate.holding import Hold, Reserved, read_id
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.service.app import Service
-from headgate.stores.guard import kept as kept_settlements
+from headgate.stores.guard import pending_settlements
 from headgate.stores.guard.breaker import OPEN
-from headgate.stores.guard.local_holds import HERE
+from headgate.stores.guard.local_holds import LOCAL_BIT
 from headgate.testing import ManualClock
 from subjects import CORES
 
 
 class Remote(MemoryStore):
-    """A store that answers while it is `up`; while it `loses`, it does what is asked, and its answer is lost."""
+    """A store that answers while it is `up`; while `loses_replies`, calls take effect, but their replies are lost."""
 
     blocking = True
     failure = "as a whole"
@@ -33,12 +33,12 @@ class Remote(MemoryStore):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.up = True
-        self.loses = False
-        self.asked: list[str] = []
+        self.loses_replies = False
+        self.calls: list[str] = []
         self.guards: list[ref[GuardedStore]] = []
 
     def ping(self) -> None:
-        if not self.up or self.loses:
+        if not self.up or self.loses_replies:
             raise StoreTimeout("no answer in time")
 
     def bind(self, limits: Any, *, clock: Any = None) -> Any:
@@ -46,20 +46,20 @@ class Remote(MemoryStore):
 
         class Limits:
             def __getattr__(self, name: str) -> Callable[..., Any]:
-                def ask(*arguments: Any, **named: Any) -> Any:
+                def call(*arguments: Any, **named: Any) -> Any:
                     if name == "id_of":
                         return bound.id_of(*arguments)
                     if not store.up:
                         raise StoreTimeout("no answer in time")
-                    store.asked.append(name)
-                    answer = getattr(bound, name)(*arguments, **named)
-                    if store.loses:
-                        lost = StoreTimeout("no answer in time")
-                        lost.hold_id = answer.id if isinstance(answer, Reserved) else ""
-                        raise lost
-                    return answer
+                    store.calls.append(name)
+                    reply = getattr(bound, name)(*arguments, **named)
+                    if store.loses_replies:
+                        error = StoreTimeout("no answer in time")
+                        error.hold_id = reply.id if isinstance(reply, Reserved) else ""
+                        raise error
+                    return reply
 
-                return ask
+                return call
 
         return Limits()
 
@@ -74,7 +74,7 @@ CLOCK_US = 1_800_000_000_000_000
 def remote(request: pytest.FixtureRequest) -> Iterator[Remote]:
     remote = Remote(core=request.param)
     yield remote
-    remote.up = False  # what still probes finds it away, and ends without a word
+    remote.up = False  # remaining probes fail, and end silently
     for store in remote.guards:
         if (guarded := store()) is not None:
             guarded.breaker.close()
@@ -91,15 +91,15 @@ def guard(remote: Remote, text: str = "100/hour bucket", **options: Any) -> tupl
     return store, Limiter(text, store=store, clock=ManualClock(CLOCK_US))
 
 
-def stands(remote: Remote, limiter: Limiter, key: str = "key") -> int:
-    """What is left of a key on the store itself."""
+def remaining_on_store(remote: Remote, limiter: Limiter, key: str = "key") -> int:
+    """The remaining units of a key on the store itself."""
     bound = MemoryStore.bind(remote, limiter.definitions, clock=ManualClock(CLOCK_US))
     return bound.peek(key, 0).limits[0].remaining
 
 
 def send(store: GuardedStore) -> None:
-    """Send what is kept, as the thread in the background does."""
-    for step in store.kept.sending(store.kept.commit):
+    """Send the pending settlements, as the background thread does."""
+    for step in store.pending_settlements.sending(store.pending_settlements.committer):
         assert step is not None
 
 
@@ -109,7 +109,7 @@ def test_a_hold_of_the_store_is_settled_on_the_store(remote: Remote) -> None:
     assert (held.decision.degraded, held.id) == ("", held.id)
     settlement = limiter.commit(held.id, 10)
     assert (settlement.outcome, settlement.actual, settlement.degraded) == ("settled", 10, "")
-    assert settlement.after[0].remaining == stands(remote, limiter) == 90
+    assert settlement.after[0].remaining == remaining_on_store(remote, limiter) == 90
     assert store.stats()[-3:] == (0, 0, 0)
 
 
@@ -117,19 +117,24 @@ def test_a_settlement_that_cannot_reach_the_store_is_kept_and_sent_once(remote: 
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
-    told = limiter.commit(held.id, 10)
-    assert (told.outcome, told.actual, told.after, told.degraded) == ("settled", 10, (), "later")
+    settlement = limiter.commit(held.id, 10)
+    assert (settlement.outcome, settlement.actual, settlement.after, settlement.degraded) == (
+        "settled",
+        10,
+        (),
+        "later",
+    )
     again = limiter.commit(held.id, 99)
     assert (again.outcome, again.actual, again.degraded) == ("already settled", 10, "later")
     assert limiter.extend(held.id).outcome == "already settled"
     assert store.stats()[-3:] == (1, 0, 0)
-    send(store)  # it is still away
+    send(store)  # the outage continues
     assert store.stats()[-3:] == (1, 0, 0)
     remote.up = True
     send(store)
     send(store)
     assert store.stats()[-3:] == (0, 1, 0)
-    assert stands(remote, limiter) == 90
+    assert remaining_on_store(remote, limiter) == 90
     assert limiter.commit(held.id, 99).actual == 10
     assert limiter.commit(held.id, 99).outcome == "already settled"
 
@@ -137,30 +142,30 @@ def test_a_settlement_that_cannot_reach_the_store_is_kept_and_sent_once(remote: 
 def test_a_settlement_whose_answer_was_lost_is_made_once(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
-    remote.loses = True
+    remote.loses_replies = True
     assert limiter.commit(held.id, 10).degraded == "later"
-    remote.loses = False
+    remote.loses_replies = False
     send(store)
-    assert stands(remote, limiter) == 90
+    assert remaining_on_store(remote, limiter) == 90
     assert store.stats()[-3:] == (0, 1, 0)
 
 
-def test_as_much_as_is_held_is_kept_without_its_amount(remote: Remote) -> None:
+def test_a_pending_settlement_as_held_has_no_amount(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
-    told = limiter.commit(held.id)
-    assert (told.outcome, told.actual, repr(told)) == (
+    settlement = limiter.commit(held.id)
+    assert (settlement.outcome, settlement.actual, repr(settlement)) == (
         "settled",
         None,
         "Settlement(outcome='settled', actual=None, degraded='later')",
     )
     remote.up = True
     send(store)
-    assert stands(remote, limiter) == 70
+    assert remaining_on_store(remote, limiter) == 70
 
 
-def test_a_hold_made_here_is_settled_here_whatever_state_the_store_is_in(remote: Remote) -> None:
+def test_a_local_hold_is_settled_locally_in_any_state_of_the_store(remote: Remote) -> None:
     store, limiter = guard(remote, local_share=0.5)
     remote.up = False
     held = limiter.reserve("key", 30)
@@ -174,36 +179,36 @@ def test_a_hold_made_here_is_settled_here_whatever_state_the_store_is_in(remote:
     assert settlement.after[0].definition is limiter.definitions[0]
     assert settlement.after[0].remaining == 50 - 1
     assert limiter.commit(held.id, 2).outcome == "already settled"
-    assert "commit" not in remote.asked and stands(remote, limiter) == 100
+    assert "commit" not in remote.calls and remaining_on_store(remote, limiter) == 100
     assert store.stats()[-3:] == (0, 0, 0)
 
 
-def test_places_in_flight_are_taken_and_freed_here(remote: Remote) -> None:
+def test_places_in_flight_are_taken_and_freed_locally(remote: Remote) -> None:
     _, limiter = guard(remote, "4 concurrent; 100/hour")
     remote.up = False
     held = [limiter.reserve("key") for _ in range(5)]
-    assert [bool(each) for each in held] == [True] * 4 + [False]
+    assert [bool(reservation) for reservation in held] == [True] * 4 + [False]
     remote.up = True
     assert limiter.commit(held[0].id).degraded == "local"
     remote.up = False
     assert limiter.reserve("key")
 
 
-def test_another_process_does_not_know_a_hold_made_here_nor_asks_the_store(remote: Remote) -> None:
+def test_another_process_answers_unknown_for_a_local_hold_without_a_call_of_the_store(remote: Remote) -> None:
     _, limiter = guard(remote)
     _, other = guard(remote)
     remote.up = False
     held = limiter.reserve("key", 30, id="name")
     assert other.reserve("key", 30, id="name").id != held.id
     remote.up = True
-    for ask in (other.commit, other.cancel):
-        assert ask(held.id).outcome == "unknown"
+    for settle in (other.commit, other.cancel):
+        assert settle(held.id).outcome == "unknown"
     assert other.extend(held.id).outcome == "unknown"
-    assert remote.asked == []
+    assert remote.calls == []
     assert limiter.commit(held.id, 7).actual == 7
 
 
-def test_a_named_hold_made_here_is_found_by_the_id_of_its_name(remote: Remote) -> None:
+def test_a_local_named_hold_is_found_by_the_id_of_its_name(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
     held = limiter.reserve("key", 30, id="name")
@@ -212,62 +217,62 @@ def test_a_named_hold_made_here_is_found_by_the_id_of_its_name(remote: Remote) -
     assert (again.repeated, again.id, again.decision.degraded) == (True, held.id, "local")
     assert limiter.commit(limiter.id_of("key", "name"), 7).degraded == "local"
     assert limiter.commit(held.id, 8).actual == 7
-    assert stands(remote, limiter) == 100
+    assert remaining_on_store(remote, limiter) == 100
     assert limiter.hit("key", 10, id="other").degraded == ""
 
 
-def test_a_hit_with_an_id_is_charged_here_once(remote: Remote) -> None:
+def test_a_hit_with_an_id_is_charged_locally_once(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
     assert limiter.hit("key", 30, id="name").remaining == 70
     assert limiter.hit("key", 30, id="name").remaining == 70
     remote.up = True
     assert limiter.hit("key", 30, id="name").remaining == 70
-    assert stands(remote, limiter) == 100
+    assert remaining_on_store(remote, limiter) == 100
 
 
-def test_what_may_be_held_in_both_places_is_settled_in_both(remote: Remote) -> None:
+def test_a_hold_that_may_exist_in_both_places_is_settled_in_both(remote: Remote) -> None:
     store, limiter = guard(remote)
-    remote.loses = True
+    remote.loses_replies = True
     held = limiter.reserve("key", 30)
-    assert held.decision.degraded == "local" and stands(remote, limiter) == 70
-    remote.loses = False
+    assert held.decision.degraded == "local" and remaining_on_store(remote, limiter) == 70
+    remote.loses_replies = False
     assert limiter.commit(held.id, 10).degraded == "local"
     send(store)
-    assert stands(remote, limiter) == 90
+    assert remaining_on_store(remote, limiter) == 90
 
 
 @pytest.mark.parametrize("name", [None, "name"])
-def test_a_lost_hold_that_was_refused_here_is_taken_back_unless_its_name_can_find_it(
+def test_a_lost_hold_that_was_refused_locally_is_cancelled_unless_it_has_a_name(
     remote: Remote, name: str | None
 ) -> None:
     store, limiter = guard(remote, on_error="closed")
-    remote.loses = True
+    remote.loses_replies = True
     refused = limiter.reserve("key", 30, id=name)
     assert not refused and refused.decision.degraded == "closed"
-    remote.loses = False
+    remote.loses_replies = False
     send(store)
-    assert stands(remote, limiter) == (100 if name is None else 70)
+    assert remaining_on_store(remote, limiter) == (100 if name is None else 70)
     again = limiter.reserve("key", 30, id=name)
-    assert again.repeated == (name is not None) and stands(remote, limiter) == 70
+    assert again.repeated == (name is not None) and remaining_on_store(remote, limiter) == 70
     assert limiter.commit(again.id, 10).after[0].remaining == 90
 
 
-def test_what_passes_unheld_is_unknown_or_what_the_store_held(remote: Remote) -> None:
+def test_a_request_that_passes_without_a_hold_has_an_unknown_id_or_that_of_the_store(remote: Remote) -> None:
     store, limiter = guard(remote, on_error="open")
     remote.up = False
     held = limiter.reserve("key", 30)
     assert held and held.decision.degraded == "open"
     assert limiter.commit(held.id, 10).outcome == "unknown"
     assert limiter.extend(held.id).outcome == "unknown"
-    remote.up = remote.loses = True
+    remote.up = remote.loses_replies = True
     held = limiter.reserve("key", 30)
-    remote.loses = False
+    remote.loses_replies = False
     assert held.commit(10).after[0].remaining == 90
     assert store.stats()[-3:] == (0, 0, 0)
 
 
-def test_the_block_of_a_hold_is_left_whatever_happens_to_the_store(remote: Remote) -> None:
+def test_the_with_block_of_a_hold_ends_without_an_error_during_an_outage(remote: Remote) -> None:
     store, limiter = guard(remote)
     with limiter.reserve("key", 30) as held:
         remote.up = False
@@ -278,7 +283,7 @@ def test_the_block_of_a_hold_is_left_whatever_happens_to_the_store(remote: Remot
     assert limiter.peek("key", 0).remaining == 100  # here
     remote.up = True
     send(store)
-    assert stands(remote, limiter) == 70
+    assert remaining_on_store(remote, limiter) == 70
 
 
 @pytest.mark.parametrize(
@@ -318,11 +323,11 @@ def test_the_strictest_choice_decides_what_is_held(
 
 
 @pytest.mark.parametrize("on_error", ["local", "open", "closed"])
-def test_what_is_asked_for_wrongly_is_told_while_the_store_is_away(remote: Remote, on_error: str) -> None:
+def test_invalid_arguments_raise_errors_during_an_outage(remote: Remote, on_error: str) -> None:
     store, limiter = guard(remote, "5 concurrent; 100/hour", on_error=on_error)
     held = limiter.reserve("key")
     remote.up = False
-    wrong: list[Callable[[], Any]] = [
+    invalid_calls: list[Callable[[], Any]] = [
         lambda: limiter.reserve("key", -1),
         lambda: limiter.reserve("", 1),
         lambda: limiter.reserve("key", 1, lease=0),
@@ -335,33 +340,35 @@ def test_what_is_asked_for_wrongly_is_told_while_the_store_is_away(remote: Remot
         lambda: limiter.extend(held.id, lease_us=0),
         lambda: limiter.extend(held.id, more=-1),
     ]
-    for ask in wrong:
+    for call in invalid_calls:
         with pytest.raises(ArgumentError):
-            ask()
+            call()
     assert store.stats().kept == 0
     remote.up = True
     assert limiter.commit(held.id).outcome == "settled"
 
 
-def test_so_many_are_kept_and_the_others_told_lost(
+def test_a_bounded_number_of_settlements_is_kept_and_further_ones_are_lost(
     remote: Remote, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kept_settlements, "MOST_KEPT", 2)
+    monkeypatch.setattr(pending_settlements, "MAX_PENDING", 2)
     store, limiter = guard(remote)
     held = [limiter.reserve("key", 10) for _ in range(4)]
     remote.up = False
     with caplog.at_level(logging.WARNING):
-        told = [limiter.commit(each.id, 1) for each in held]
-    assert [(each.outcome, each.degraded) for each in told] == [("settled", "later")] * 2 + [("unknown", "lost")] * 2
+        settlements = [limiter.commit(reservation.id, 1) for reservation in held]
+    assert [(reservation.outcome, reservation.degraded) for reservation in settlements] == [
+        ("settled", "later")
+    ] * 2 + [("unknown", "lost")] * 2
     assert store.stats()[-3:] == (2, 0, 2)
     assert len([message for message in caplog.messages if "more are lost" in message]) == 1
     remote.up = True
     send(store)
-    assert stands(remote, limiter) == 100 - 2 - 20
+    assert remaining_on_store(remote, limiter) == 100 - 2 - 20
     assert limiter.commit(held[3].id, 1).outcome == "settled", "it can be settled again"
 
 
-def test_what_the_store_refuses_to_settle_is_lost_and_holds_up_nothing(
+def test_a_settlement_that_the_store_refuses_is_lost_and_delays_no_other(
     remote: Remote, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, limiter = guard(remote, "100/hour counter")
@@ -373,28 +380,28 @@ def test_what_the_store_refuses_to_settle_is_lost_and_holds_up_nothing(
     send(store)
     assert store.stats()[-3:] == (0, 1, 1)
     assert "so large a debt" in caplog.text
-    assert stands(remote, limiter) == 89
+    assert remaining_on_store(remote, limiter) == 89
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
-@pytest.mark.parametrize("back", [True, False])
-def test_a_store_that_is_closed_is_sent_what_is_kept_or_it_is_told_lost(
-    remote: Remote, colour: str, back: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_back", [True, False])
+def test_closing_a_store_sends_pending_settlements_or_logs_their_loss(
+    remote: Remote, colour: str, is_back: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
     limiter.commit(held.id, 10)
-    remote.up = back
-    left: list[int] = []
-    monkeypatch.setattr(remote, "close", lambda: left.append(stands(remote, limiter)))
+    remote.up = is_back
+    remaining: list[int] = []
+    monkeypatch.setattr(remote, "close", lambda: remaining.append(remaining_on_store(remote, limiter)))
     if colour == "sync":
         store.close()
     else:
         asyncio.run(store.aclose())
-    assert left == [90 if back else 70]
-    assert store.stats()[-3:] == (0, int(back), int(not back))
-    assert ("1 settlements are lost" in caplog.text) == (not back)
+    assert remaining == [90 if is_back else 70]
+    assert store.stats()[-3:] == (0, int(is_back), int(not is_back))
+    assert ("1 settlements are lost" in caplog.text) == (not is_back)
 
 
 def test_kept_settlements_are_sent_by_a_thread_when_the_store_is_back(remote: Remote) -> None:
@@ -406,46 +413,46 @@ def test_kept_settlements_are_sent_by_a_thread_when_the_store_is_back(remote: Re
         limiter.hit("other")
     assert store.breaker.state == OPEN
     remote.up = True
-    thread = store.kept._sender
+    thread = store.pending_settlements._sender
     assert thread is not None
     thread.join(20)  # type: ignore[union-attr]
     assert store.stats()[-3:] == (0, 1, 0)
 
 
-def test_a_store_that_no_caller_has_is_not_kept_by_what_is_to_be_sent(remote: Remote) -> None:
+def test_pending_settlements_do_not_keep_an_unreferenced_store(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
     limiter.commit(held.id, 10)
-    thread: Any = store.kept._sender
+    thread: Any = store.pending_settlements._sender
     del store, limiter, held
     thread.join(20)
     assert not thread.is_alive()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_neither_sends_what_its_parent_keeps_nor_settles_what_it_made(remote: Remote) -> None:
+def test_a_forked_process_neither_sends_the_settlements_nor_settles_the_holds_of_its_parent(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
     limiter.commit(held.id, 10)
-    here = limiter.reserve("key", 30)
-    assert here.decision.degraded == "local"
+    local = limiter.reserve("key", 30)
+    assert local.decision.degraded == "local"
     child = os.fork()
     if child == 0:
-        seen = [limiter.commit(here.id).outcome == "unknown"]
+        results = [limiter.commit(local.id).outcome == "unknown"]
         remote.up = True
         store.close()
-        seen.append("commit" not in remote.asked)
-        os._exit(0 if all(seen) else 1)
+        results.append("commit" not in remote.calls)
+        os._exit(0 if all(results) else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert limiter.commit(here.id).outcome == "settled"
+    assert limiter.commit(local.id).outcome == "settled"
     remote.up = True
     store.close()
     assert store.stats().sent_later == 1
 
 
-def test_what_the_local_store_has_forgotten_is_not_known_any_more(remote: Remote) -> None:
+def test_a_local_hold_that_the_local_store_has_forgotten_is_unknown(remote: Remote) -> None:
     clock = ManualClock(CLOCK_US)
     store = guarded(remote)
     limiter = Limiter("100/hour bucket", store=store, clock=clock)
@@ -459,71 +466,73 @@ def test_what_the_local_store_has_forgotten_is_not_known_any_more(remote: Remote
     assert limiter.commit(first[9].id).outcome == "unknown"
 
 
-def test_ids_of_holds_made_here_name_no_slot(remote: Remote) -> None:
+def test_ids_of_local_holds_name_no_slot(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
-    assert read_id(limiter.reserve("key").id)[1] & HERE
+    assert read_id(limiter.reserve("key").id)[1] & LOCAL_BIT
 
 
-def test_a_settlement_ends_what_is_remembered_of_refusals_of_its_keys(remote: Remote) -> None:
+def test_a_settlement_ends_the_remembered_refusals_of_its_keys(remote: Remote) -> None:
     _, limiter = guard(remote, "100/hour log")
     held = limiter.reserve("key", 100)
     limiter.reserve("other", 100)
     assert not limiter.hit("key", 1) and not limiter.hit("other", 1)
-    asked = len(remote.asked)
-    assert not limiter.hit("key", 1) and len(remote.asked) == asked, "a refusal is remembered"
+    calls = len(remote.calls)
+    assert not limiter.hit("key", 1) and len(remote.calls) == calls, "a refusal is remembered"
     limiter.commit(held.id, 10)
     assert limiter.hit("key", 1)
-    asked = len(remote.asked)
-    assert not limiter.hit("other", 1) and len(remote.asked) == asked, "that of another key still is"
-    made_elsewhere = MemoryStore.bind(remote, limiter.definitions, clock=ManualClock(CLOCK_US))
-    elsewhere = made_elsewhere.reserve(Operation(("third",), (100,)), Hold())
-    limiter.commit(elsewhere.id, 1)
+    calls = len(remote.calls)
+    assert not limiter.hit("other", 1) and len(remote.calls) == calls, "the refusal of another key remains"
+    other_process = MemoryStore.bind(remote, limiter.definitions, clock=ManualClock(CLOCK_US))
+    other_hold = other_process.reserve(Operation(("third",), (100,)), Hold())
+    limiter.commit(other_hold.id, 1)
     limiter.hit("other", 1)
-    assert len(remote.asked) == asked + 2, "one made elsewhere may have been of any key"
+    assert len(remote.calls) == calls + 2, "a hold of another process may have been of any key"
 
 
 def test_a_reserve_is_never_answered_from_memory(remote: Remote) -> None:
     _, limiter = guard(remote, "100/hour log")
-    elsewhere = MemoryStore.bind(remote, limiter.definitions, clock=ManualClock(CLOCK_US))
-    held = elsewhere.reserve(Operation(("key",), (100,)), Hold())
+    other_process = MemoryStore.bind(remote, limiter.definitions, clock=ManualClock(CLOCK_US))
+    held = other_process.reserve(Operation(("key",), (100,)), Hold())
     assert not limiter.reserve("key", 50) and not limiter.hit("key", 50)
-    elsewhere.commit(held.id, 0)
+    other_process.commit(held.id, 0)
     assert limiter.reserve("key", 50)
 
 
-def test_a_service_counts_what_was_kept_sent_and_lost(remote: Remote) -> None:
+def test_a_service_counts_pending_sent_and_lost_settlements(remote: Remote) -> None:
     store, limiter = guard(remote, "100/hour counter")
     service = Service(
         AsyncGate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "9/minute"}]}, store=store)
     )
     held = [limiter.reserve("key", 10) for _ in range(3)]
     remote.up = False
-    for each, actual in zip(held, (1, 2, 2**50), strict=True):
-        limiter.commit(each.id, actual)
+    for reservation, actual in zip(held, (1, 2, 2**50), strict=True):
+        limiter.commit(reservation.id, actual)
     assert "headgate_kept_settlements 3.0" in service.metrics.exposition().decode()
     remote.up = True
     send(store)
-    shown = service.metrics.exposition().decode()
-    assert "headgate_kept_settlements 0.0" in shown
-    assert 'headgate_late_settlements_total{result="sent"} 2.0' in shown
-    assert 'headgate_late_settlements_total{result="lost"} 1.0' in shown
+    exposition = service.metrics.exposition().decode()
+    assert "headgate_kept_settlements 0.0" in exposition
+    assert 'headgate_late_settlements_total{result="sent"} 2.0' in exposition
+    assert 'headgate_late_settlements_total{result="lost"} 1.0' in exposition
     assert service.gate.stats()[-3:] == (0, 2, 1)
 
 
-def test_a_gate_settles_what_was_held_here_by_its_id_alone(remote: Remote) -> None:
+def test_a_gate_settles_a_local_hold_by_its_id_alone(remote: Remote) -> None:
     store = guarded(remote)
     policy = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "2 concurrent; 100/minute"}]}
     gate = Gate(policy, store=store)
-    there = gate.reserve(Request())
+    stored = gate.reserve(Request())
     remote.up = False
-    here = [gate.reserve(Request()) for _ in range(3)]
-    assert [(bool(each), each.decision.degraded) for each in here] == [(True, "local")] * 2 + [(False, "local")]
-    assert gate.extend(here[0].id).degraded == "local"
-    assert gate.extend(there.id).outcome == "refused"
-    assert [gate.commit(each.id).degraded for each in (there, here[0])] == ["later", "local"]
+    local = [gate.reserve(Request()) for _ in range(3)]
+    assert [(bool(reservation), reservation.decision.degraded) for reservation in local] == [(True, "local")] * 2 + [
+        (False, "local")
+    ]
+    assert gate.extend(local[0].id).degraded == "local"
+    assert gate.extend(stored.id).outcome == "refused"
+    assert [gate.commit(reservation.id).degraded for reservation in (stored, local[0])] == ["later", "local"]
     assert gate.reserve(Request())
     remote.up = True
     send(store)
-    assert gate.commit(there.id).outcome == "already settled"
-    assert gate.cancel(here[1].id).degraded == "local"
+    assert gate.commit(stored.id).outcome == "already settled"
+    assert gate.cancel(local[1].id).degraded == "local"

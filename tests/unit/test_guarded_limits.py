@@ -1,4 +1,4 @@
-"""Limits of a store that comes and goes: what is asked of it, what of this process, and what the log is told."""
+"""Limits of a store with outages: calls of the store, local decisions, and log messages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, cast
 
 import pytest
 
-from asking import decide, give_back
+from bound_calls import decide, give_back
 from headgate import GuardedStore, Limiter, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
 from headgate.holding import Hold
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.stores.guard.breaker import OPEN, Breaker
+from headgate.stores.guard.deferred_limits import bind_or_defer
 from headgate.stores.guard.fallback import Fallback
-from headgate.stores.guard.late_limits import bound_or_late
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.testing import ManualClock
 from remote_store import RemoteStore
 
 
 class Remote(RemoteStore):
-    """One for event loops, too."""
+    """A remote store for event loops, too."""
 
     def bind_async(self, limits: Any, *, clock: Any = None) -> Any:
         bound = self.bind(limits, clock=clock)
@@ -36,16 +36,16 @@ class Remote(RemoteStore):
                 return [bound.decide(operation) for operation in operations]
 
             def __getattr__(self, name: str) -> Callable[..., Any]:
-                async def ask(*arguments: Any) -> Any:
+                async def call(*arguments: Any) -> Any:
                     return getattr(bound, name)(*arguments)
 
-                return ask
+                return call
 
         return Limits()
 
 
 def limits() -> list[NamedLimit]:
-    """Limits of two groups; the second is not decided here while the store is away."""
+    """Limits of three groups; those of the second pass uncounted during an outage."""
     return [
         *name_limits(parse_limits("9/hour; 99/day"), scope="one", name="one", group=0),
         *name_limits(parse_limits("5/hour"), scope="two", name="two", group=1, on_store_error="open"),
@@ -61,138 +61,141 @@ _breakers: list[Breaker] = []
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What asks for a store in the background ends with its test."""
+    """End the probes of a test with it."""
     yield
     while _breakers:
         _breakers.pop().close()
 
 
-def rescued(store: Remote) -> RescuedLimits:
+def fallback_limits(store: Remote) -> FallbackLimits:
     clock = ManualClock()
     fallback = Fallback(limits(), "local", Fraction(1), MemoryStore(), clock)
     _breakers.append(Breaker("a zone", failures=1))
-    return RescuedLimits(store.bind(limits(), clock=clock), fallback, _breakers[-1], store.probe)
+    return FallbackLimits(store.bind(limits(), clock=clock), fallback, _breakers[-1], store.probe)
 
 
 def remaining(decision: Any) -> list[int]:
     return [reading.remaining for reading in decision.limits]
 
 
-def test_rescued_limits_ask_the_store_while_it_answers() -> None:
+def test_limits_with_a_fallback_call_the_store_while_it_answers() -> None:
     store = Remote()
-    asked: Any = rescued(store)
-    assert remaining(asked.hit("key", 2)) == [7, 97, 3, 5]
-    assert remaining(asked.peek("key", 3)) == [4, 94, 0, 2]
-    assert [remaining(each) for each in asked.hit_many(["key", "other"], [1, 4])] == [[6, 96, 2, 4], [5, 95, 1, 3]]
-    assert [remaining(each) for each in asked.hit_many(["key", "other"])] == [[5, 95, 1, 3], [4, 94, 0, 2]]
-    states = asked.read(("key",) * 3)
-    assert states == asked.bound.read(("key",) * 3) and None not in states
-    assert asked.read(KEYS) == [None] * 4
-    assert remaining(decide(asked, ("key", "b", "c"), (1, 1, 1))) == [4, 94, 4, 6]
-    give_back(asked, ("key", "b", "c"), (1, 0, 0), 0)
-    assert remaining(asked.peek("key", 0)) == [5, 95, 1, 3]
-    assert asked.reset(("key",) * 3) and not asked.reset(("key",) * 3)
-    assert remaining(asked.peek("key", 0)) == [9, 99, 5, 7]
-    assert remaining(asked.hit("key", {"requests": 2})) == [7, 97, 3, 5]
-    assert remaining(asked.peek("key", {"requests": 1})) == [6, 96, 2, 4]
+    bound: Any = fallback_limits(store)
+    assert remaining(bound.hit("key", 2)) == [7, 97, 3, 5]
+    assert remaining(bound.peek("key", 3)) == [4, 94, 0, 2]
+    assert [remaining(decision) for decision in bound.hit_many(["key", "other"], [1, 4])] == [
+        [6, 96, 2, 4],
+        [5, 95, 1, 3],
+    ]
+    assert [remaining(decision) for decision in bound.hit_many(["key", "other"])] == [[5, 95, 1, 3], [4, 94, 0, 2]]
+    states = bound.read(("key",) * 3)
+    assert states == bound.bound.read(("key",) * 3) and None not in states
+    assert bound.read(KEYS) == [None] * 4
+    assert remaining(decide(bound, ("key", "b", "c"), (1, 1, 1))) == [4, 94, 4, 6]
+    give_back(bound, ("key", "b", "c"), (1, 0, 0), 0)
+    assert remaining(bound.peek("key", 0)) == [5, 95, 1, 3]
+    assert bound.reset(("key",) * 3) and not bound.reset(("key",) * 3)
+    assert remaining(bound.peek("key", 0)) == [9, 99, 5, 7]
+    assert remaining(bound.hit("key", {"requests": 2})) == [7, 97, 3, 5]
+    assert remaining(bound.peek("key", {"requests": 1})) == [6, 96, 2, 4]
 
 
-def test_rescued_limits_decide_here_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_with_a_fallback_decide_locally_during_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
-    asked: Any = rescued(store)
+    bound: Any = fallback_limits(store)
     store.up = False
     with caplog.at_level(logging.WARNING, "headgate"):
-        decision = asked.hit("key", 2)
+        decision = bound.hit("key", 2)
         assert (decision.degraded, remaining(decision)) == ("local", [7, 97, 5, 5])
-        assert remaining(asked.peek("key", 3)) == [4, 94, 5, 2]
-        assert [remaining(each) for each in asked.hit_many(["key", "other"], [1, 4])] == [
+        assert remaining(bound.peek("key", 3)) == [4, 94, 5, 2]
+        assert [remaining(decision) for decision in bound.hit_many(["key", "other"], [1, 4])] == [
             [6, 96, 5, 4],
             [5, 95, 5, 3],
         ]
-        states = asked.read(("key",) * 3)
+        states = bound.read(("key",) * 3)
         assert [state is None for state in states] == [False, False, True, False]
-        assert asked.read(KEYS) == [None] * 4
+        assert bound.read(KEYS) == [None] * 4
     assert [record.getMessage() for record in caplog.records] == [
         "the store does not answer, requests are decided without it: no answer in time"
     ]
     with pytest.raises(StoreTimeout):
-        asked.reset(("key",) * 3)
-    assert remaining(asked.peek("key", 0)) == [9, 99, 5, 7]
-    asked.hit("key", 2)
+        bound.reset(("key",) * 3)
+    assert remaining(bound.peek("key", 0)) == [9, 99, 5, 7]
+    bound.hit("key", 2)
     store.up = True
-    assert asked.reset(("key",) * 3) and not asked.reset(("key",) * 3)
+    assert bound.reset(("key",) * 3) and not bound.reset(("key",) * 3)
 
 
 def reserving(name: str | None = None, costs: tuple[int, ...] = (2, 2, 2)) -> tuple[Operation, Hold]:
     return Operation(("key",) * 3, costs), Hold(name, 60_000_000)
 
 
-def test_rescued_limits_hold_on_the_store_while_it_answers() -> None:
+def test_limits_with_a_fallback_hold_on_the_store_while_it_answers() -> None:
     store = Remote()
-    asked: Any = rescued(store)
-    held = asked.reserve(*reserving("x"))
-    assert (held.id, remaining(held.decision)) == (asked.id_of("key", "x"), [7, 97, 3, 5])
-    assert asked.extend(held.id, 60_000_000, (1,)).outcome == "extended"
-    assert remaining(asked.peek("key", 0)) == [6, 96, 2, 4]
-    assert (asked.commit(held.id, 1).degraded, remaining(asked.peek("key", 0))) == ("", [8, 98, 4, 6])
-    assert store.asked[0][0] == "reserve" and store.asked[-2][0] == "commit"
+    bound: Any = fallback_limits(store)
+    held = bound.reserve(*reserving("x"))
+    assert (held.id, remaining(held.decision)) == (bound.id_of("key", "x"), [7, 97, 3, 5])
+    assert bound.extend(held.id, 60_000_000, (1,)).outcome == "extended"
+    assert remaining(bound.peek("key", 0)) == [6, 96, 2, 4]
+    assert (bound.commit(held.id, 1).degraded, remaining(bound.peek("key", 0))) == ("", [8, 98, 4, 6])
+    assert store.calls[0][0] == "reserve" and store.calls[-2][0] == "commit"
 
 
-def test_what_is_held_in_the_place_of_a_store_is_settled_there_also_when_the_store_is_back() -> None:
+def test_a_local_hold_is_settled_locally_also_when_the_store_is_back() -> None:
     store = Remote()
-    asked: Any = rescued(store)
+    bound: Any = fallback_limits(store)
     store.up = False
-    held = asked.reserve(*reserving("x"))
+    held = bound.reserve(*reserving("x"))
     assert (held.decision.degraded, remaining(held.decision)) == ("local", [7, 97, 5, 5])
-    assert (asked.extend(held.id, 60_000_000, (1,)).outcome, remaining(asked.peek("key", 0))) == (
+    assert (bound.extend(held.id, 60_000_000, (1,)).outcome, remaining(bound.peek("key", 0))) == (
         "extended",
         [6, 96, 5, 4],
     )
     store.up = True
-    assert asked.reserve(*reserving("x")).repeated
-    settlement = asked.commit(held.id, (1, 0, 0))
+    assert bound.reserve(*reserving("x")).repeated
+    settlement = bound.commit(held.id, (1, 0, 0))
     assert (settlement.outcome, settlement.degraded) == ("settled", "local")
-    assert asked.commit(held.id, 5).outcome == "already settled"
-    assert not any(name in ("reserve", "commit") for name, *_ in store.asked)
-    assert rescued(store).commit(held.id, 1).outcome == "unknown"  # another process
-    assert rescued(store).extend(held.id, 60_000_000, (0,)).outcome == "unknown"
+    assert bound.commit(held.id, 5).outcome == "already settled"
+    assert not any(name in ("reserve", "commit") for name, *_ in store.calls)
+    assert fallback_limits(store).commit(held.id, 1).outcome == "unknown"  # another process
+    assert fallback_limits(store).extend(held.id, 60_000_000, (0,)).outcome == "unknown"
 
 
 def test_a_settlement_that_cannot_reach_a_store_is_sent_once_it_answers_again() -> None:
     store = Remote()
-    asked: Any = rescued(store)
-    held = asked.reserve(*reserving())
+    bound: Any = fallback_limits(store)
+    held = bound.reserve(*reserving())
     store.up = False
-    assert asked.extend(held.id, 60_000_000, (0,)).degraded == "closed"
-    settlement = asked.commit(held.id, 1)
+    assert bound.extend(held.id, 60_000_000, (0,)).degraded == "closed"
+    settlement = bound.commit(held.id, 1)
     assert (settlement.outcome, settlement.degraded) == ("settled", "later")
-    assert asked.commit(held.id, 2).outcome == "already settled"
-    assert asked.extend(held.id, 60_000_000, (0,)).outcome == "already settled"
+    assert bound.commit(held.id, 2).outcome == "already settled"
+    assert bound.extend(held.id, 60_000_000, (0,)).outcome == "already settled"
     store.up = True
     moment = threading.Event()
     for _ in range(1_000):
-        if remaining(asked.bound.peek("key", 0)) == [8, 98, 4, 6]:
+        if remaining(bound.bound.peek("key", 0)) == [8, 98, 4, 6]:
             break
         moment.wait(0.02)
     else:
         pytest.fail("it was never sent")
 
 
-@pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])
-def test_each_question_that_is_not_answered_tells_why(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("method", ["hit", "hit_many", "read", "give_back"])
+def test_each_failed_call_logs_its_reason(method: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
-    asked: Any = rescued(store)
+    bound: Any = fallback_limits(store)
     store.up = False
     with caplog.at_level(logging.WARNING, "headgate"):
-        if ask == "give_back":
-            give_back(asked, KEYS, (1, 1, 1), 0)
+        if method == "give_back":
+            give_back(bound, KEYS, (1, 1, 1), 0)
         else:
-            getattr(asked, ask)({"hit": "key", "hit_many": ["key"], "read": KEYS}[ask])
+            getattr(bound, method)({"hit": "key", "hit_many": ["key"], "read": KEYS}[method])
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no answer in time"]
 
 
-def test_of_what_was_charged_here_only_that_is_given_back() -> None:
-    """A shadow limit that was full was not charged, so nothing is given back to it."""
+def test_only_limits_that_were_charged_locally_get_units_back() -> None:
+    """A full shadow limit was not charged, so it gets nothing back."""
     named = [
         *name_limits(parse_limits("1/hour"), scope="one", name="one", shadow=True),
         *name_limits(parse_limits("5/hour"), scope="two", name="two"),
@@ -206,7 +209,7 @@ def test_of_what_was_charged_here_only_that_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("colour", ["thread", "loop"])
-def test_what_a_guard_reads_is_what_decides(colour: str) -> None:
+def test_a_guard_reads_the_states_that_decide(colour: str) -> None:
     clock = ManualClock()
     store = Remote()
     guard = GuardedStore(cast(Any, store))
@@ -216,30 +219,30 @@ def test_what_a_guard_reads_is_what_decides(colour: str) -> None:
             guard.bind(limits(), clock=clock) if colour == "thread" else guard.bind_async(limits(), clock=clock)
         )
 
-        async def ask(name: str, *arguments: Any) -> Any:
-            answer = getattr(bound, name)(*arguments)
-            return answer if colour == "thread" else await answer
+        async def call(name: str, *arguments: Any) -> Any:
+            result = getattr(bound, name)(*arguments)
+            return result if colour == "thread" else await result
 
-        await ask("hit", "key", 2)
-        of_store = await ask("read", ("key",) * 3)
-        assert None not in of_store and await ask("read", KEYS) == [None] * 4
-        await ask("read", KEYS, 17)
-        assert store.asked[-1] == ("read", KEYS, 17)
+        await call("hit", "key", 2)
+        store_states = await call("read", ("key",) * 3)
+        assert None not in store_states and await call("read", KEYS) == [None] * 4
+        await call("read", KEYS, 17)
+        assert store.calls[-1] == ("read", KEYS, 17)
         store.up = False
         for _ in range(3):
-            await ask("read", ("key",) * 3)
+            await call("read", ("key",) * 3)
         assert guard.breaker.state == OPEN
-        assert await ask("read", ("key",) * 3) == [None] * 4
-        assert (await ask("hit", "key", 1)).degraded == "local"
-        states = await ask("read", ("key",) * 3)
-        assert [state is None for state in states] == [False, False, True, False] and states != of_store
-        assert (await ask("read", KEYS, 17)).now_us == 17
+        assert await call("read", ("key",) * 3) == [None] * 4
+        assert (await call("hit", "key", 1)).degraded == "local"
+        states = await call("read", ("key",) * 3)
+        assert [state is None for state in states] == [False, False, True, False] and states != store_states
+        assert (await call("read", KEYS, 17)).now_us == 17
         guard.close()
 
     asyncio.run(run())
 
 
-def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store_can() -> None:
+def test_limits_that_cannot_be_bound_are_bound_at_a_later_call() -> None:
     store = Remote()
     bindings = 0
 
@@ -249,25 +252,25 @@ def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store
         bindings += 1
         return store.bind(limits(), clock=ManualClock())
 
-    bound_or_late(bind)
+    bind_or_defer(bind)
     assert bindings == 1
     store.up = False
-    late = bound_or_late(bind)
+    deferred = bind_or_defer(bind)
     for _ in range(2):
         with pytest.raises(StoreTimeout):
-            decide(late, KEYS, (1, 1, 1))
+            decide(deferred, KEYS, (1, 1, 1))
     store.up = True
-    assert remaining(decide(late, KEYS, (2, 2, 2))) == [7, 97, 3, 5]
-    give_back(late, KEYS, (1, 0, 0), 0)
-    assert remaining(decide(late, KEYS, (0, 0, 0))) == [8, 98, 3, 5]
+    assert remaining(decide(deferred, KEYS, (2, 2, 2))) == [7, 97, 3, 5]
+    give_back(deferred, KEYS, (1, 0, 0), 0)
+    assert remaining(decide(deferred, KEYS, (0, 0, 0))) == [8, 98, 3, 5]
     assert bindings == 2
 
 
-def test_a_guard_on_an_event_loop_peeks_and_asks_for_many_as_one_in_threads_does() -> None:
+def test_a_guard_on_an_event_loop_peeks_and_hits_many_as_one_in_threads_does() -> None:
     async def run() -> None:
         store = Remote()
         bound: Any = GuardedStore(cast(Any, store)).bind_async(limits(), clock=ManualClock())
-        assert [remaining(each) for each in await bound.hit_many(["key", "other"], [1, 4])] == [
+        assert [remaining(decision) for decision in await bound.hit_many(["key", "other"], [1, 4])] == [
             [8, 98, 4, 6],
             [5, 95, 1, 3],
         ]
@@ -278,38 +281,41 @@ def test_a_guard_on_an_event_loop_peeks_and_asks_for_many_as_one_in_threads_does
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])
-def test_a_guard_tells_why_the_store_does_not_answer(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("method", ["hit", "hit_many", "read", "give_back"])
+def test_a_guard_logs_why_the_store_does_not_answer(method: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     bound: Any = guard.bind(limits(), clock=ManualClock())
     store.up = False
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(3):
-            if ask == "give_back":
+            if method == "give_back":
                 give_back(bound, KEYS, (1, 1, 1), 0)
             else:
-                getattr(bound, ask)({"hit": "key", "hit_many": ["key"], "read": KEYS}[ask])
+                getattr(bound, method)({"hit": "key", "hit_many": ["key"], "read": KEYS}[method])
     guard.close()
-    told = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
-    assert [message.rpartition(": ")[2] for message in told] == ["no answer in time"]
+    messages = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
+    assert [message.rpartition(": ")[2] for message in messages] == ["no answer in time"]
 
 
-def test_many_costs_are_asked_of_the_store_and_end_what_was_remembered() -> None:
+def test_hits_of_many_keys_are_decided_by_the_store_and_end_remembered_refusals() -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     clock = ManualClock()
     bound: Any = guard.bind(limits(), clock=clock)
-    assert [remaining(each) for each in bound.hit_many(["key", "other"], [1, 4])] == [[8, 98, 4, 6], [5, 95, 1, 3]]
+    assert [remaining(decision) for decision in bound.hit_many(["key", "other"], [1, 4])] == [
+        [8, 98, 4, 6],
+        [5, 95, 1, 3],
+    ]
     assert bound.hit("key", 4) and not bound.hit("key", 1)
     assert guard.refusals.known
     bound.hit_many(["other"])
-    assert guard.refusals.known, "another key has nothing to do with it"
+    assert guard.refusals.known, "the refusal of another key remains"
     bound.hit_many(["key"])
     assert not guard.refusals.known
 
 
-def test_a_reset_forgets_what_was_counted_here_during_an_outage() -> None:
+def test_a_reset_forgets_local_usage_of_an_outage() -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     bound: Any = guard.bind(limits(), clock=ManualClock())
@@ -318,22 +324,22 @@ def test_a_reset_forgets_what_was_counted_here_during_an_outage() -> None:
         bound.hit("key", 2)
     assert guard.breaker.state == OPEN
     store.up = True
-    assert bound.reset(("key",) * 3), "there was something here, though nothing in the store"
+    assert bound.reset(("key",) * 3), "there was local usage, though none in the store"
     assert not bound.reset(("key",) * 3)
     guard.close()
 
 
-def test_rescued_limits_read_at_the_moment_that_is_asked_for() -> None:
+def test_limits_with_a_fallback_read_at_the_requested_moment() -> None:
     store = Remote()
-    asked: Any = rescued(store)
-    asked.read(KEYS, 17)
-    assert store.asked[-1] == ("read", KEYS, 17)
+    bound: Any = fallback_limits(store)
+    bound.read(KEYS, 17)
+    assert store.calls[-1] == ("read", KEYS, 17)
     store.up = False
-    assert asked.read(KEYS, 17).now_us == 17
+    assert bound.read(KEYS, 17).now_us == 17
 
 
 @pytest.mark.parametrize("undo", ["give_back", "reset", "clear"])
-def test_a_refusal_that_was_on_its_way_while_something_was_given_back_is_not_remembered(undo: str) -> None:
+def test_a_refusal_from_before_units_were_given_back_is_not_remembered(undo: str) -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     bound: Any = guard.bind(limits(), clock=ManualClock())

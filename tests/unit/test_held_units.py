@@ -35,7 +35,7 @@ def test_a_hold_of_several_units_is_settled_in_each_of_them(holding_kind: str) -
     assert (again.outcome, again.actuals) == ("already settled", (1, 412, 100_000_000))
 
 
-def test_what_a_settlement_does_not_name_is_as_it_was_held(holding_kind: str) -> None:
+def test_units_that_a_settlement_does_not_name_are_settled_as_held(holding_kind: str) -> None:
     limiter = make_limiter(holding_kind, LIMITS, ManualClock())
     held = limiter.reserve("key", {"requests": 2, "tokens": 900})
     assert limiter.commit(held.id, {}).actuals == (2, 900, 0)
@@ -77,7 +77,7 @@ def test_a_mapping_may_name_the_only_unit_on_an_event_loop(core: str) -> None:
     asyncio.run(work())
 
 
-def test_a_hold_that_is_cancelled_has_taken_nothing_of_any_unit(holding_kind: str) -> None:
+def test_a_cancelled_hold_takes_nothing_of_any_unit(holding_kind: str) -> None:
     limiter = make_limiter(holding_kind, LIMITS, ManualClock())
     before = left(limiter)
     assert limiter.cancel(limiter.reserve("key", {"tokens": 7, "usd": 1}).id).actuals == (0, 0, 0)
@@ -150,7 +150,7 @@ def test_a_hold_of_a_calendar_window_is_extended_in_the_window_of_that_moment(ho
 
 
 @pytest.mark.parametrize("kind", REDIS)
-def test_a_hold_of_a_calendar_window_is_settled_by_limits_that_know_no_calendar(kind: str) -> None:
+def test_a_hold_of_a_calendar_window_is_settled_by_limits_without_calendars(kind: str) -> None:
     clock = ManualClock(20_000 * DAY_US + 5)
     store = make_store(kind)
     limiter = Limiter("10/day in UTC; 9/minute", store=store, name="api", clock=clock)

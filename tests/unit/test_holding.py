@@ -1,4 +1,4 @@
-"""Holds: reserve, commit, cancel and extend, and what bad input of them says."""
+"""Holds: reserve, commit, cancel and extend, and the errors for invalid input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def left(limiter: Limiter, key: str = "key") -> list[int]:
 
 
 @pytest.mark.parametrize("text", EVERY_LIMIT)
-def test_a_hold_is_charged_at_once_and_settled_with_the_truth(holding_kind: str, text: str) -> None:
+def test_a_hold_is_charged_at_once_and_settled_with_the_real_cost(holding_kind: str, text: str) -> None:
     limiter = make_limiter(holding_kind, text, ManualClock())
     held = limiter.reserve("key", 7)
     assert held and not held.repeated and left(limiter) == [2]
@@ -47,7 +47,7 @@ def test_a_hold_is_charged_at_once_and_settled_with_the_truth(holding_kind: str,
 
 
 @pytest.mark.parametrize("name", [None, "request-7"])
-def test_a_hold_of_several_limits_that_is_settled_tells_the_same_of_all_of_them_again(
+def test_a_repeated_settlement_of_a_hold_of_several_limits_reports_all_of_them_again(
     holding_kind: str, name: str | None
 ) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket; 90/day; 5 concurrent", ManualClock())
@@ -81,19 +81,22 @@ def test_a_refusal_holds_nothing(holding_kind: str) -> None:
     assert limiter.reserve("key", 3, id="x") and left(limiter) == [6, 0]
 
 
-def test_what_is_charged_more_than_there_is_becomes_a_debt(holding_kind: str) -> None:
+def test_a_settlement_above_what_remains_becomes_a_debt(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "10/second bucket; 5/minute fixed", clock)
     held = limiter.reserve("key", 1)
     after = limiter.commit(held.id, 30).after
-    assert [(own.remaining, own.definition.name) for own in after] == [(-20, "default.second"), (0, "default.minute")]
+    assert [(standing.remaining, standing.definition.name) for standing in after] == [
+        (-20, "default.second"),
+        (0, "default.minute"),
+    ]
     refused = limiter.peek("key", 0)
     assert not refused.allowed and refused.limits[0].retry_after_us == 2_000_000
     clock.advance(2_000_000)
     assert limiter.peek("key", 0).limits[0].allowed
 
 
-def test_a_late_settling_fills_no_bucket_twice(holding_kind: str) -> None:
+def test_a_late_settlement_does_not_fill_a_bucket_twice(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "10000/minute bucket", clock)
     holds = [limiter.reserve("key", 1000, lease=600) for _ in range(10)]
@@ -105,12 +108,12 @@ def test_a_late_settling_fills_no_bucket_twice(holding_kind: str) -> None:
     assert left(limiter) == [166]
 
 
-@pytest.mark.parametrize("told", [{}, {"lease": None}, {"lease_us": None}, {"lease": None, "lease_us": None}])
-def test_a_hold_without_a_lease_has_one_of_a_minute(holding_kind: str, told: dict[str, None]) -> None:
+@pytest.mark.parametrize("options", [{}, {"lease": None}, {"lease_us": None}, {"lease": None, "lease_us": None}])
+def test_the_default_lease_of_a_hold_is_a_minute(holding_kind: str, options: dict[str, None]) -> None:
     limiter = make_limiter(holding_kind, "1 concurrent", ManualClock())
-    held = limiter.reserve("key", **told)  # type: ignore[arg-type]
+    held = limiter.reserve("key", **options)  # type: ignore[arg-type]
     assert limiter.peek("key").limits[0].retry_after_us == 60_000_000
-    assert limiter.extend(held.id, **told).outcome == "extended"  # type: ignore[arg-type]
+    assert limiter.extend(held.id, **options).outcome == "extended"  # type: ignore[arg-type]
 
 
 def test_a_lease_that_ends_frees_places_and_nothing_else(holding_kind: str) -> None:
@@ -126,7 +129,9 @@ def test_a_lease_that_ends_frees_places_and_nothing_else(holding_kind: str) -> N
     assert limiter.commit(held.id, 1).outcome == "settled" and left(limiter) == [3, 8]
 
 
-def test_places_tell_when_one_more_is_free_also_where_more_are_in_use_than_there_are_now(holding_kind: str) -> None:
+def test_places_report_when_one_more_is_free_also_when_more_are_in_use_than_the_limit_allows_now(
+    holding_kind: str,
+) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "3 concurrent", clock, name="jobs")
     for lease_us in (3_000, 1_000, 2_000):
@@ -137,7 +142,7 @@ def test_places_tell_when_one_more_is_free_also_where_more_are_in_use_than_there
     assert fewer.peek("key").limits[0].retry_after_us == 2_000
 
 
-def test_an_extension_holds_all_of_more_or_nothing(holding_kind: str) -> None:
+def test_an_extension_holds_all_additional_units_or_none(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "3 concurrent; 9/hour bucket", clock)
     held = limiter.reserve("key", 2, lease_us=1_000)
@@ -152,7 +157,7 @@ def test_an_extension_holds_all_of_more_or_nothing(holding_kind: str) -> None:
     assert left(limiter) == [0, 6]
     assert limiter.commit(held.id, 1).actual == 1 and left(limiter) == [3, 8]
     assert limiter.extend(held.id).outcome == "already settled"
-    assert limiter.extend(limiter.id_of("key", "nobody")).outcome == "unknown"
+    assert limiter.extend(limiter.id_of("key", "unknown")).outcome == "unknown"
 
 
 def test_a_hit_with_an_id_charges_once(holding_kind: str) -> None:
@@ -180,7 +185,7 @@ def test_a_hold_is_forgotten_an_hour_after_its_end_or_its_longest_period_if_that
         assert limiter.cancel(settled.id).outcome == limiter.cancel(opened.id).outcome == "unknown"
 
 
-def test_remember_makes_it_longer(holding_kind: str) -> None:
+def test_remember_lengthens_the_time_that_a_hold_is_remembered(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "9/minute fixed", clock)
     held = limiter.reserve("key", 1, lease=1, remember=7200)
@@ -263,7 +268,7 @@ def test_a_hold_of_several_keys_is_one(holding_kind: str) -> None:
     assert settlement.actuals == (5, 2) and remaining() == [4, 5, 18]
     other = store.bind(name_limits(parse_limits("7/minute"), scope="team", name="t"), clock=clock)
     again = other.commit(held.id, 0)  # through other limits of the same store
-    assert (again.outcome, [own.remaining for own in again.after]) == ("already settled", [])
+    assert (again.outcome, [standing.remaining for standing in again.after]) == ("already settled", [])
 
 
 def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind: str) -> None:
@@ -318,7 +323,7 @@ def test_more_is_held_under_the_numbers_of_limits_that_have_all_of_the_holds(hol
 
 
 @pytest.mark.parametrize("bad", ["", b"", "x" * 1025, b"x" * 1025, "\ud800", 7, None, ("x",)])
-def test_what_is_no_name_of_a_hold_is_refused_and_charges_nothing(holding_kind: str, bad: Any) -> None:
+def test_an_invalid_name_of_a_hold_is_refused_and_charges_nothing(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
     with pytest.raises(ArgumentError):
         limiter.id_of("key", bad)
@@ -339,7 +344,7 @@ BAD_IDS = ["", "x", "h1", "h1" + "A" * 23, "h1" + "A" * 25, "h2" + "A" * 24, "h1
 
 
 @pytest.mark.parametrize("bad", [*BAD_IDS, 7, None, b"h1"])
-def test_what_is_no_whole_id_is_refused(holding_kind: str, bad: Any) -> None:
+def test_an_invalid_whole_id_is_refused(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
     for call in (limiter.commit, limiter.cancel, limiter.extend):
         with pytest.raises(ArgumentError, match=r"id of a hold"):
@@ -355,7 +360,7 @@ def test_an_id_of_another_store_is_unknown(holding_kind: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, True, 1.5, "3", 2**52 + 1, 10**400])
-def test_what_is_no_amount_settles_nothing(holding_kind: str, bad: Any) -> None:
+def test_an_invalid_amount_settles_nothing(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket; 9 concurrent", ManualClock())
     held = limiter.reserve("key", 2)
     with pytest.raises(ArgumentError, match="an amount"):
@@ -379,7 +384,7 @@ def test_a_debt_beyond_exact_arithmetic_is_refused_and_the_hold_stays_open(holdi
 
 
 @pytest.mark.parametrize("bad", [0, -1, 0.0000001, float("nan"), float("inf"), 32 * 86_400, 10**400, True, "60"])
-def test_what_is_no_lease_is_refused(holding_kind: str, bad: Any) -> None:
+def test_an_invalid_lease_is_refused(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
     held = limiter.reserve("key", 1)
     with pytest.raises(ArgumentError, match="lease"):
@@ -393,7 +398,7 @@ def test_what_is_no_lease_is_refused(holding_kind: str, bad: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, True, "1", 367 * 86_400, 10**400, float("nan")])
-def test_what_is_no_time_to_remember_is_refused(holding_kind: str, bad: Any) -> None:
+def test_an_invalid_time_to_remember_is_refused(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
     with pytest.raises(ArgumentError, match="remember"):
         limiter.reserve("key", 2, remember=bad)
@@ -413,7 +418,7 @@ def test_a_hit_on_what_is_in_flight_is_an_error_and_a_peek_is_none(holding_kind:
     assert limiter.peek("key", 2) and not limiter.peek("key", 3) and left(limiter) == [9, 2]
 
 
-def test_what_was_given_back_of_a_plain_hit_is_not_given_back_again(holding_kind: str) -> None:
+def test_units_of_a_plain_hit_that_were_given_back_are_not_given_back_by_a_hold_again(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "100/minute bucket", clock)
     decision = limiter.hit("key", 50)
@@ -425,16 +430,16 @@ def test_what_was_given_back_of_a_plain_hit_is_not_given_back_again(holding_kind
     assert left(limiter) == [0]
 
 
-def test_no_more_than_what_was_given_back_of_a_plain_hit_is_kept_from_a_hold(holding_kind: str) -> None:
+def test_a_hold_gives_back_all_but_the_units_that_a_plain_hit_gave_back(holding_kind: str) -> None:
     limiter = make_limiter(holding_kind, "100/minute bucket", ManualClock())
     held = limiter.reserve("key", 40)
     decision = limiter.hit("key", 30)
     limiter.give_back("key", 10, 0, decision)
     held.cancel()
-    assert left(limiter) == [70]  # 30 of the 40: the other 10 came back with those of the hit
+    assert left(limiter) == [70]  # 30 of the 40: the other 10 were given back with those of the hit
 
 
-def test_settling_under_other_numbers_gives_back_only_what_counts_alike(holding_kind: str) -> None:
+def test_settling_under_changed_numbers_gives_back_only_units_that_count_alike(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "10/minute fixed", clock, name="api")
     one, two = limiter.reserve("key", 3), limiter.reserve("key", 3)
@@ -457,7 +462,7 @@ def test_a_debt_finds_the_window_of_its_moment_where_the_numbers_were_changed_si
     assert [standing.remaining for standing in changed.commit(held.id, 1).after] == left(changed) == [6]
 
 
-def test_a_log_that_was_a_counter_meanwhile_cannot_tell_what_is_left_of_a_hold(holding_kind: str) -> None:
+def test_a_log_that_was_a_counter_meanwhile_gives_back_nothing_of_a_hold(holding_kind: str) -> None:
     clock = ManualClock(START_US + 5_000_000)
     log = make_limiter(holding_kind, "10/minute log", clock, name="api")
     counter = Limiter("10/minute counter", store=log.store, clock=clock, name="api")
@@ -467,7 +472,7 @@ def test_a_log_that_was_a_counter_meanwhile_cannot_tell_what_is_left_of_a_hold(h
     clock.advance(3_000_000)
     assert [log.hit(key, 1).remaining for key in ("unused", "short")] == [3, 3]
     unused.cancel()
-    assert left(log, "unused") == [3]  # its entry is gone: 4 units of the one that took over may be of others
+    assert left(log, "unused") == [3]  # its entry has left: 4 units of the one that took over may be of others
     short.commit(6)
     assert left(log, "short") == [1]
     clock.advance(54_000_000)  # the hold is a period old, and its debt with it
@@ -482,7 +487,7 @@ def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> Non
     settled, *opened = (limiter.reserve(f"key-{number}", 2) for number in range(3))
     settled.commit(1)
     more = limiter.reserve("key-3", 2)
-    if on_full == "forget":  # what is settled already
+    if on_full == "forget":  # the settled one
         assert more and limiter.commit(settled.id).outcome == "unknown"
         more = limiter.reserve("key-4", 2)
     assert more.decision.degraded == ("open" if on_full == "pass" else "closed") and bool(more) == (on_full == "pass")
@@ -498,14 +503,14 @@ def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> Non
     assert limiter.reserve("key-5", 2).decision.degraded == ""
 
 
-def test_a_debt_of_a_forgotten_key_that_finds_no_room_is_told_once(core: str) -> None:
+def test_a_debt_of_a_forgotten_key_that_finds_no_room_is_counted_once(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "10/second fixed", clock, max_keys=1, on_full="refuse")
     held = limiter.reserve("old", 2)
     clock.advance(1_000_000)
     assert limiter.hit("new")
     assert held.commit(5).outcome == "settled"
-    assert limiter.store.stats().passed_full == 0  # its window is over: there is nothing to keep
+    assert limiter.store.stats().passed_full == 0  # its window is over: there is nothing to store
     bucket = make_limiter(core, "10/second bucket", clock, max_keys=1, on_full="refuse")
     held = bucket.reserve("old", 2)
     clock.advance(1_000_000)
@@ -515,7 +520,7 @@ def test_a_debt_of_a_forgotten_key_that_finds_no_room_is_told_once(core: str) ->
 
 
 @pytest.mark.skipif(not ZONES, reason="a zone needs the native core")
-def test_a_zone_without_room_for_holds_says_so_and_charges_nothing() -> None:
+def test_a_zone_without_room_for_holds_raises_an_error_and_charges_nothing() -> None:
     store = make_store("shared", max_holds=0)
     limiter = Limiter("9/hour bucket", store=store, clock=ManualClock())
     for call in (
@@ -572,7 +577,7 @@ def test_a_shadow_that_did_not_admit_is_not_held(holding_kind: str) -> None:
     assert two.commit(9).outcome == "settled" and left(limiter) == [1, 0]
 
 
-def test_a_block_settles_what_it_held(holding_kind: str) -> None:
+def test_a_with_block_settles_its_hold(holding_kind: str) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket; 3 concurrent", ManualClock())
     with limiter.reserve("key", 2) as held:
         assert left(limiter) == [7, 1]
@@ -604,7 +609,7 @@ def test_definitions_of_a_standing_are_the_limits_own(holding_kind: str) -> None
 
 
 def test_a_debt_counts_in_all_limits_however_full_the_table_is(core: str) -> None:
-    """The states of a hold of nothing are made one after another as it is settled; meanwhile the table may grow."""
+    """The states of a hold with cost 0 are made one after another by its settlement; meanwhile the table may grow."""
     for others in range(40):
         limiter = make_limiter(core, "9/hour fixed; 9/minute bucket; 9/day fixed", ManualClock(), max_keys=1000)
         for number in range(others):
@@ -618,7 +623,7 @@ def full_of_holds(core: str, on_full: str, max_holds: int) -> Limiter:
     return make_limiter(core, "99 concurrent", ManualClock(), max_keys=100, max_holds=max_holds, on_full=on_full)
 
 
-def test_a_full_store_tells_when_the_first_of_the_holds_that_are_left_is_forgotten(core: str) -> None:
+def test_a_full_store_states_when_the_first_of_its_holds_is_forgotten(core: str) -> None:
     limiter = full_of_holds(core, "refuse", 3)
     for key, lease in (("reset", 1), ("extended", 2), ("late", 300)):
         limiter.reserve(key, 1, lease=lease, id="name")
@@ -647,7 +652,11 @@ def test_a_full_store_forgets_the_hold_that_was_settled_first(core: str) -> None
 
 def test_settlements_can_be_copied_and_pickled(core: str) -> None:
     one, two = (make_limiter(core, text, ManualClock()) for text in ("9/hour", "9/hour; 9 concurrent"))
-    for came in (one.commit(one.reserve("key").id, 3), two.reserve("key").cancel(), two.commit(two.id_of("key", "x"))):
-        for again in (copy(came), deepcopy(came), pickle.loads(pickle.dumps(came))):
-            told = [(own.outcome, own.actuals, own.after, own.degraded) for own in (came, again)]
-            assert told[0] == told[1] and repr(again) == repr(came)
+    for settlement in (
+        one.commit(one.reserve("key").id, 3),
+        two.reserve("key").cancel(),
+        two.commit(two.id_of("key", "x")),
+    ):
+        for clone in (copy(settlement), deepcopy(settlement), pickle.loads(pickle.dumps(settlement))):
+            values = [(copied.outcome, copied.actuals, copied.after, copied.degraded) for copied in (settlement, clone)]
+            assert values[0] == values[1] and repr(clone) == repr(settlement)

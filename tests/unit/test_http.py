@@ -100,7 +100,7 @@ def test_retry_after_is_omitted_where_waiting_cannot_help(core: str) -> None:
     assert "retry-after-ms" not in answer.problem
 
 
-def test_where_nothing_ever_passes_no_time_is_told(core: str) -> None:
+def test_a_limit_that_never_admits_has_no_time_in_its_field(core: str) -> None:
     answer = answer_of(make_limiter(core, "0/minute", ManualClock()).hit("key"))
     assert dict(answer.headers)["RateLimit"] == '"default";r=0'
 
@@ -126,7 +126,7 @@ def test_a_refusal_for_lack_of_room_is_503_not_429(core: str) -> None:
     assert answer.problem["type"].endswith("#temporary-reduced-capacity")
 
 
-def test_what_passed_uncounted_says_so(core: str) -> None:
+def test_a_request_that_passed_uncounted_has_the_field_degraded(core: str) -> None:
     limiter = make_limiter(core, "1/hour bucket", ManualClock(), max_keys=1, on_full="pass")
     limiter.hit("a")
     answer = answer_of(limiter.hit("b"))
@@ -191,20 +191,23 @@ def test_both_cores_write_the_same_fields(
         for index, limit in enumerate(limits)
     )
     # A limit admits exactly what it need not wait for.
-    own = [
+    consistent = [
         reading._replace(
             retry_after_us=0 if reading.allowed else reading.retry_after_us and max(1, reading.retry_after_us)
         )
         for reading in readings[: len(limits)]
     ]
-    own = [reading._replace(allowed=reading.retry_after_us == 0) for reading in own]
-    decision = Decision(definitions, own, allowed=allowed, binding=None, degraded=degraded)
+    consistent = [reading._replace(allowed=reading.retry_after_us == 0) for reading in consistent]
+    decision = Decision(definitions, consistent, allowed=allowed, binding=None, degraded=degraded)
     forms = [form_of(definition) for definition in definitions]
     for policy, name in ((("RateLimit-Policy", "all"), "RateLimit"), ((b"p", b"q"), b"r"), (None, "RateLimit")):
         assert native is not None
-        natively, plainly = native.RateLimitFields(forms, policy, name), PythonRateLimitFields(forms, policy, name)
-        assert natively.write(decision) == plainly.write(decision)
-        assert natively.write_passing(decision) == plainly.write_passing(decision)
+        native_writer, python_writer = (
+            native.RateLimitFields(forms, policy, name),
+            PythonRateLimitFields(forms, policy, name),
+        )
+        assert native_writer.write(decision) == python_writer.write(decision)
+        assert native_writer.write_passing(decision) == python_writer.write_passing(decision)
 
 
 @pytest.mark.parametrize(("retry_after_us", "milliseconds"), [(1, 1), (1_000, 1), (1_001, 2), (999_999, 1_000)])

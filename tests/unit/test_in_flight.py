@@ -1,4 +1,4 @@
-"""Requests in flight before ASGI applications: so many at a time, freed when a response has ended, however it ends."""
+"""Requests in flight in front of ASGI applications: a limited number, freed when a response has ended in any way."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -38,7 +38,7 @@ from django.utils.functional import SimpleLazyObject
 from headgate import AsyncGate, AsyncLimiter, ConfigError, Limiter, MemoryStore, StoreUnavailable
 from headgate.http import asgi
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.held import HeldRequest
+from headgate.http.server.held_request import HeldRequest
 from headgate.integrations import django, fastapi, litestar, starlette
 from headgate.policy.request import Request
 from headgate.stores.redis.store import RedisStore
@@ -48,29 +48,29 @@ from subjects import REDIS, redis_url
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class House:
-    """Handlers that wait at a door, and what they saw."""
+class BlockingHandlers:
+    """Handlers that wait until they are released, and the number of those that run."""
 
     def __init__(self) -> None:
-        self.door = asyncio.Event()
-        self.inside = 0
+        self.release = asyncio.Event()
+        self.running = 0
 
     async def slow(self, request: Any = None) -> PlainTextResponse:
-        self.inside += 1
+        self.running += 1
         try:
-            await self.door.wait()
+            await self.release.wait()
         finally:
-            self.inside -= 1
+            self.running -= 1
         return PlainTextResponse("slow")
 
     async def parts(self) -> AsyncIterator[bytes]:
-        self.inside += 1
+        self.running += 1
         try:
             yield b"first"
-            await self.door.wait()
+            await self.release.wait()
             yield b"last"
         finally:
-            self.inside -= 1
+            self.running -= 1
 
     async def stream(self, request: Any = None) -> StreamingResponse:
         return StreamingResponse(self.parts())
@@ -92,45 +92,45 @@ class House:
         return PlainTextResponse("quick")
 
     @property
-    def handlers(self) -> dict[str, Any]:
+    def by_path(self) -> dict[str, Any]:
         names = ("slow", "stream", "failing_stream", "fail", "background", "quick")
         return {f"/{name}": getattr(self, name) for name in names}
 
 
-def _starlette(house: House, **options: Any) -> Starlette:
-    return Starlette(routes=[Route(path, handler) for path, handler in house.handlers.items()], **options)
+def _starlette(handlers: BlockingHandlers, **options: Any) -> Starlette:
+    return Starlette(routes=[Route(path, handler) for path, handler in handlers.by_path.items()], **options)
 
 
-def whole(house: House, limits: str) -> Asgi:
-    return asgi.RateLimitMiddleware(_starlette(house), limits=limits)
+def limits_of_the_application(handlers: BlockingHandlers, limits: str) -> Asgi:
+    return asgi.RateLimitMiddleware(_starlette(handlers), limits=limits)
 
 
-def by_policy(house: House, limits: str) -> Asgi:
+def policy_of_the_application(handlers: BlockingHandlers, limits: str) -> Asgi:
     rules = [{"name": "user", "by": ["ip"], "limits": limits}, {"name": "other", "by": [], "limits": "9000/minute"}]
-    return asgi.RateLimitMiddleware(_starlette(house), {"version": 1, "rules": rules})
+    return asgi.RateLimitMiddleware(_starlette(handlers), {"version": 1, "rules": rules})
 
 
-def routes_of_starlette(house: House, limits: str) -> Asgi:
+def routes_of_starlette(handlers: BlockingHandlers, limits: str) -> Asgi:
     limit = Middleware(starlette.RouteLimit, limits=limits, scope="all")
-    return _starlette(house, middleware=[limit])
+    return _starlette(handlers, middleware=[limit])
 
 
-def endpoints_of_starlette(house: House, limits: str) -> Asgi:
+def endpoints_of_starlette(handlers: BlockingHandlers, limits: str) -> Asgi:
     limited = starlette.RateLimits(scope="all")(limits)
 
-    def named(handler: Any) -> Any:
+    def of_request(handler: Any) -> Any:
         async def endpoint(request: StarletteRequest) -> Any:
             return await handler(request)
 
         return limited(endpoint)
 
-    return Starlette(routes=[Route(path, named(handler)) for path, handler in house.handlers.items()])
+    return Starlette(routes=[Route(path, of_request(handler)) for path, handler in handlers.by_path.items()])
 
 
-def dependencies_of_fastapi(house: House, limits: str) -> Asgi:
+def dependencies_of_fastapi(handlers: BlockingHandlers, limits: str) -> Asgi:
     limit = fastapi.RateLimits(scope="all")
     app, router = FastAPI(), APIRouter(dependencies=[Depends(limit(limits))])
-    for path, handler in house.handlers.items():
+    for path, handler in handlers.by_path.items():
 
         def endpoint(handler: Any = handler) -> Any:
             async def of() -> Any:
@@ -144,14 +144,14 @@ def dependencies_of_fastapi(house: House, limits: str) -> Asgi:
     return app
 
 
-def layers_of_litestar(house: House, limits: str) -> Asgi:
+def layers_of_litestar(handlers: BlockingHandlers, limits: str) -> Asgi:
     @get("/slow")
     async def slow() -> str:
-        return bytes((await house.slow()).body).decode()
+        return bytes((await handlers.slow()).body).decode()
 
     @get("/stream")
     async def stream() -> Stream:
-        return Stream(house.parts())
+        return Stream(handlers.parts())
 
     @get("/fail")
     async def fail() -> None:
@@ -166,8 +166,8 @@ def layers_of_litestar(house: House, limits: str) -> Asgi:
 
 
 APPLICATIONS = [
-    whole,
-    by_policy,
+    limits_of_the_application,
+    policy_of_the_application,
     routes_of_starlette,
     endpoints_of_starlette,
     dependencies_of_fastapi,
@@ -175,13 +175,13 @@ APPLICATIONS = [
 ]
 
 
-class Ask:
-    """A request on its way: its messages so far, and how it goes on."""
+class SentRequest:
+    """A request in progress: its messages so far, and its task."""
 
     def __init__(self, app: Asgi, path: str, method: str = "GET", headers: Sequence[Any] = ()) -> None:
         self.messages: list[Any] = []
-        self.gone = asyncio.Event()
-        self._begun = False
+        self.disconnected = asyncio.Event()
+        self._has_body = False
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": list(headers),
@@ -190,16 +190,16 @@ class Ask:
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> Any:
-        if not self._begun:
-            self._begun = True
+        if not self._has_body:
+            self._has_body = True
             return {"type": "http.request", "body": b"", "more_body": False}
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
         self.messages.append(dict(message))
         if self.is_complete:
-            self.gone.set()
+            self.disconnected.set()
 
     @property
     def is_complete(self) -> bool:
@@ -212,18 +212,18 @@ class Ask:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Let everything go on until something holds."""
+    """Let the event loop run until a condition holds."""
     for _ in range(2000):
         if holds():
             return
         await asyncio.sleep(0.001)
-    raise AssertionError("it never came to that")
+    raise AssertionError("the condition never held")
 
 
-def run(test: Callable[[House], Awaitable[None]]) -> None:
+def run(test: Callable[[BlockingHandlers], Awaitable[None]]) -> None:
     async def running() -> None:
         async with asyncio.timeout(30):
-            await test(House())
+            await test(BlockingHandlers())
 
     asyncio.run(running())
 
@@ -231,71 +231,71 @@ def run(test: Callable[[House], Awaitable[None]]) -> None:
 @pytest.mark.parametrize("build", APPLICATIONS)
 @pytest.mark.parametrize("path", ["/slow", "/stream"])
 def test_no_more_requests_are_in_flight_than_the_limit_says(build: Any, path: str) -> None:
-    async def test(house: House) -> None:
-        app = build(house, "2 concurrent; 1000/minute")
-        asks = [Ask(app, path), Ask(app, path)]
-        await until(lambda: house.inside == 2)
-        assert await Ask(app, "/quick").status() == 429
-        house.door.set()
-        assert [await ask.status() for ask in asks] == [200, 200]
-        assert [await Ask(app, "/quick").status() for _ in range(5)] == [200] * 5
+    async def test(handlers: BlockingHandlers) -> None:
+        app = build(handlers, "2 concurrent; 1000/minute")
+        both = [SentRequest(app, path), SentRequest(app, path)]
+        await until(lambda: handlers.running == 2)
+        assert await SentRequest(app, "/quick").status() == 429
+        handlers.release.set()
+        assert [await sent.status() for sent in both] == [200, 200]
+        assert [await SentRequest(app, "/quick").status() for _ in range(5)] == [200] * 5
 
     run(test)
 
 
 @pytest.mark.parametrize("build", APPLICATIONS)
 def test_a_request_that_fails_or_is_cancelled_is_freed(build: Any) -> None:
-    async def test(house: House) -> None:
-        app = build(house, "1 concurrent")
+    async def test(handlers: BlockingHandlers) -> None:
+        app = build(handlers, "1 concurrent")
         for path in ("/fail", "/failing_stream", "/nothing"):
-            await Ask(app, path).status()
-            assert await Ask(app, "/quick").status() == 200, path
+            await SentRequest(app, path).status()
+            assert await SentRequest(app, "/quick").status() == 200, path
         for path in ("/slow", "/stream"):
-            ask = Ask(app, path)
-            await until(lambda: house.inside == 1)
-            ask.task.cancel()
-            await ask.status()
-            await until(lambda: house.inside == 0)
-            assert await Ask(app, "/quick").status() == 200, path
+            sent = SentRequest(app, path)
+            await until(lambda: handlers.running == 1)
+            sent.task.cancel()
+            await sent.status()
+            await until(lambda: handlers.running == 0)
+            assert await SentRequest(app, "/quick").status() == 200, path
 
     run(test)
 
 
 @pytest.mark.parametrize("build", APPLICATIONS)
-def test_a_client_that_goes_away_in_the_middle_of_a_stream_frees_its_place(build: Any) -> None:
-    async def test(house: House) -> None:
-        app = build(house, "1 concurrent")
-        ask = Ask(app, "/stream")
-        await until(lambda: house.inside == 1)
-        ask.gone.set()
-        await ask.status()
-        assert await Ask(app, "/quick").status() == 200
+def test_a_client_that_disconnects_during_a_stream_frees_its_place(build: Any) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
+        app = build(handlers, "1 concurrent")
+        sent = SentRequest(app, "/stream")
+        await until(lambda: handlers.running == 1)
+        sent.disconnected.set()
+        await sent.status()
+        assert await SentRequest(app, "/quick").status() == 200
 
     run(test)
 
 
 @pytest.mark.parametrize("build", APPLICATIONS[:-1])
-def test_what_goes_on_in_the_background_is_not_in_flight(build: Any) -> None:
-    async def test(house: House) -> None:
-        app = build(house, "1 concurrent")
-        ask = Ask(app, "/background")
-        await until(lambda: ask.is_complete and house.inside == 1)
-        assert not ask.task.done()
-        assert await Ask(app, "/quick").status() == 200
-        house.door.set()
-        assert await ask.status() == 200
+def test_background_work_is_not_in_flight(build: Any) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
+        app = build(handlers, "1 concurrent")
+        sent = SentRequest(app, "/background")
+        await until(lambda: sent.is_complete and handlers.running == 1)
+        assert not sent.task.done()
+        assert await SentRequest(app, "/quick").status() == 200
+        handlers.release.set()
+        assert await sent.status() == 200
 
     run(test)
 
 
-def test_an_inner_refusal_frees_what_outer_limits_held() -> None:
-    async def test(house: House) -> None:
+def test_an_inner_refusal_frees_the_holds_of_outer_limits() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         outer, inner = fastapi.RateLimits(), fastapi.RateLimits()
         app = FastAPI(dependencies=[Depends(outer("2 concurrent; 100/minute fixed", scope="outer"))])
 
         @app.get("/slow", dependencies=[Depends(inner("1 concurrent"))])
         async def slow() -> str:
-            await house.slow()
+            await handlers.slow()
             return "slow"
 
         @app.get("/quick")
@@ -303,129 +303,129 @@ def test_an_inner_refusal_frees_what_outer_limits_held() -> None:
             return "quick"
 
         app.add_middleware(fastapi.RateLimitHeaders)
-        first = Ask(app, "/slow")
-        await until(lambda: house.inside == 1)
-        assert [await Ask(app, "/slow").status() for _ in range(3)] == [429] * 3
-        assert await Ask(app, "/quick").status() == 200  # of the outer two places one is free
-        house.door.set()
+        first = SentRequest(app, "/slow")
+        await until(lambda: handlers.running == 1)
+        assert [await SentRequest(app, "/slow").status() for _ in range(3)] == [429] * 3
+        assert await SentRequest(app, "/quick").status() == 200  # of the outer two places one is free
+        handlers.release.set()
         assert await first.status() == 200
-        last = Ask(app, "/quick")
+        last = SentRequest(app, "/quick")
         assert await last.status() == 200
-        told = dict(last.messages[0]["headers"])
-        assert b"r=97" in told[b"ratelimit"]  # refusals have charged nothing: three requests have passed
+        headers = dict(last.messages[0]["headers"])
+        assert b"r=97" in headers[b"ratelimit"]  # refusals have charged nothing: three requests have passed
 
     run(test)
 
 
 def test_a_nested_middleware_holds_its_own_places_and_all_are_freed() -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         store = MemoryStore()
-        inner = asgi.RateLimitMiddleware(_starlette(house), limits="1 concurrent", store=store)
+        inner = asgi.RateLimitMiddleware(_starlette(handlers), limits="1 concurrent", store=store)
         app = asgi.RateLimitMiddleware(inner, limits="2 concurrent", store=store)
-        first = Ask(app, "/slow")
-        await until(lambda: house.inside == 1)
-        assert [await Ask(app, "/quick").status() for _ in range(3)] == [429] * 3
-        house.door.set()
+        first = SentRequest(app, "/slow")
+        await until(lambda: handlers.running == 1)
+        assert [await SentRequest(app, "/quick").status() for _ in range(3)] == [429] * 3
+        handlers.release.set()
         assert await first.status() == 200
-        assert [await Ask(app, "/quick").status() for _ in range(3)] == [200] * 3
+        assert [await SentRequest(app, "/quick").status() for _ in range(3)] == [200] * 3
 
     run(test)
 
 
-def test_what_counts_is_settled_with_the_place() -> None:
-    async def test(house: House) -> None:
+def test_the_actual_cost_is_settled_with_the_place() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         app = asgi.RateLimitMiddleware(
-            _starlette(house),
+            _starlette(handlers),
             limits="1 concurrent; 10/hour fixed; 100 bytes/hour fixed",
             cost={"bytes": 50},
             counts=lambda request, response: {"bytes": response.body_bytes} if response.status == 200 else False,
             clock=ManualClock(),
         )
-        assert await Ask(app, "/quick").status() == 200
-        assert await Ask(app, "/nothing").status() == 404
-        last = Ask(app, "/quick")
+        assert await SentRequest(app, "/quick").status() == 200
+        assert await SentRequest(app, "/nothing").status() == 404
+        last = SentRequest(app, "/quick")
         assert await last.status() == 200
-        told = dict(last.messages[0]["headers"])[b"ratelimit"].decode()
-        assert "r=8" in told and "r=45" in told  # 5 bytes counted of the first, nothing of the second
+        headers = dict(last.messages[0]["headers"])[b"ratelimit"].decode()
+        assert "r=8" in headers and "r=45" in headers  # 5 bytes counted of the first, nothing of the second
 
     run(test)
 
 
-def test_counts_that_fails_frees_the_place_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(house: House) -> None:
+def test_a_failing_counts_function_frees_the_place(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         def counts(request: Any, response: Any) -> bool:
             raise KeyError
 
-        app = asgi.RateLimitMiddleware(_starlette(house), limits="1 concurrent", counts=counts)
+        app = asgi.RateLimitMiddleware(_starlette(handlers), limits="1 concurrent", counts=counts)
         with caplog.at_level(logging.CRITICAL, "headgate"):
-            assert [await Ask(app, "/quick").status() for _ in range(3)] == [200] * 3
+            assert [await SentRequest(app, "/quick").status() for _ in range(3)] == [200] * 3
 
     run(test)
 
 
 def test_tiers_may_have_places_or_none() -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         tier = {"tier": "paid"}
         limits = {"default": "1 concurrent", "paid": "100/minute"}
-        app = asgi.RateLimitMiddleware(_starlette(house), limits=limits, tier=lambda request: tier["tier"])
-        many = [Ask(app, "/slow") for _ in range(3)]
-        await until(lambda: house.inside == 3)
+        app = asgi.RateLimitMiddleware(_starlette(handlers), limits=limits, tier=lambda request: tier["tier"])
+        paid = [SentRequest(app, "/slow") for _ in range(3)]
+        await until(lambda: handlers.running == 3)
         tier["tier"] = "free"
-        one = Ask(app, "/slow")
-        await until(lambda: house.inside == 4)
-        assert await Ask(app, "/quick").status() == 429
-        house.door.set()
-        assert [await ask.status() for ask in (*many, one)] == [200] * 4
-        assert await Ask(app, "/quick").status() == 200
+        free = SentRequest(app, "/slow")
+        await until(lambda: handlers.running == 4)
+        assert await SentRequest(app, "/quick").status() == 429
+        handlers.release.set()
+        assert [await sent.status() for sent in (*paid, free)] == [200] * 4
+        assert await SentRequest(app, "/quick").status() == 200
 
     run(test)
 
 
-def test_a_gate_whose_policy_begins_or_ceases_to_count_what_is_in_flight_is_followed() -> None:
-    async def test(house: House) -> None:
+def test_a_reload_that_adds_or_removes_limits_in_flight_is_followed() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         rule = {"name": "user", "by": ["ip"], "limits": "100/minute"}
         gate = AsyncGate({"version": 1, "rules": [rule]}, store=MemoryStore())
-        app = asgi.RateLimitMiddleware(_starlette(house), gate)
-        assert await Ask(app, "/quick").status() == 200
+        app = asgi.RateLimitMiddleware(_starlette(handlers), gate)
+        assert await SentRequest(app, "/quick").status() == 200
         gate.reload({"version": 1, "rules": [{**rule, "limits": "1 concurrent"}]})
-        first = Ask(app, "/slow")
-        await until(lambda: house.inside == 1)
-        assert await Ask(app, "/quick").status() == 429
+        first = SentRequest(app, "/slow")
+        await until(lambda: handlers.running == 1)
+        assert await SentRequest(app, "/quick").status() == 429
         gate.reload({"version": 1, "rules": [rule]})
-        assert await Ask(app, "/quick").status() == 200
+        assert await SentRequest(app, "/quick").status() == 200
         gate.reload({"version": 1, "rules": [{**rule, "limits": "1 concurrent"}]})
-        house.door.set()
+        handlers.release.set()
         assert await first.status() == 200
-        assert await Ask(app, "/quick").status() == 200
+        assert await SentRequest(app, "/quick").status() == 200
 
     run(test)
 
 
-def test_requests_that_no_rule_in_flight_is_for_are_not_held() -> None:
-    async def test(house: House) -> None:
+def test_requests_without_a_rule_in_flight_are_not_held() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         rules = [
             {"name": "slow", "by": ["ip"], "match": {"path": "/slow"}, "limits": "1 concurrent"},
             {"name": "all", "by": ["ip"], "limits": "100/minute"},
         ]
         store = MemoryStore()
-        app = asgi.RateLimitMiddleware(_starlette(house), {"version": 1, "rules": rules}, store=store)
-        assert [await Ask(app, "/quick").status() for _ in range(3)] == [200] * 3
+        app = asgi.RateLimitMiddleware(_starlette(handlers), {"version": 1, "rules": rules}, store=store)
+        assert [await SentRequest(app, "/quick").status() for _ in range(3)] == [200] * 3
         assert store.stats().holds == 0
-        first = Ask(app, "/slow")
-        await until(lambda: house.inside == 1)
+        first = SentRequest(app, "/slow")
+        await until(lambda: handlers.running == 1)
         assert store.stats().holds > 0
-        assert await Ask(app, "/slow").status() == 429
-        house.door.set()
+        assert await SentRequest(app, "/slow").status() == 429
+        handlers.release.set()
         assert await first.status() == 200
 
     run(test)
 
 
 def test_a_websocket_is_in_flight_until_it_is_closed() -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         async def socket(websocket: Any) -> None:
             await websocket.accept()
-            await house.slow()
+            await handlers.slow()
             await websocket.close()
 
         app = asgi.RateLimitMiddleware(
@@ -434,11 +434,11 @@ def test_a_websocket_is_in_flight_until_it_is_closed() -> None:
 
         async def connect() -> list[str]:
             sent: list[str] = []
-            coming: list[dict[str, Any]] = [{"type": "websocket.connect"}]
+            incoming: list[dict[str, Any]] = [{"type": "websocket.connect"}]
 
             async def receive() -> Any:
-                if coming:
-                    return coming.pop()
+                if incoming:
+                    return incoming.pop()
                 await asyncio.Event().wait()
 
             async def send(message: Any) -> None:
@@ -449,41 +449,41 @@ def test_a_websocket_is_in_flight_until_it_is_closed() -> None:
             return sent
 
         first = asyncio.ensure_future(connect())
-        await until(lambda: house.inside == 1)
+        await until(lambda: handlers.running == 1)
         assert await connect() == ["websocket.close"]
-        house.door.set()
+        handlers.release.set()
         assert await first == ["websocket.accept", "websocket.close"]
         assert await connect() == ["websocket.accept", "websocket.close"]
 
     run(test)
 
 
-def test_leases_go_on_while_a_response_streams_and_a_request_that_is_dropped_is_freed_at_once() -> None:
-    async def test(house: House) -> None:
+def test_leases_are_extended_while_a_response_streams_and_a_dropped_request_is_freed_at_once() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         store = MemoryStore()
-        watching = AsyncLimiter("2 concurrent", store=store, name="n")
+        observer = AsyncLimiter("2 concurrent", store=store, name="n")
 
         async def free() -> int:
-            return (await watching.peek("key", 0)).limits[0].remaining
+            return (await observer.peek("key", 0)).limits[0].remaining
 
         limits: dict[str, Any] = {"limits": "2 concurrent", "store": store, "name": "n", "key": lambda _: "key"}
-        app = asgi.RateLimitMiddleware(_starlette(house), lease=0.2, **limits)
-        ask = Ask(app, "/stream")
-        await until(lambda: house.inside == 1)
+        app = asgi.RateLimitMiddleware(_starlette(handlers), lease=0.2, **limits)
+        sent = SentRequest(app, "/stream")
+        await until(lambda: handlers.running == 1)
         for _ in range(8):
             await asyncio.sleep(0.1)
             assert await free() == 1  # several leases have passed
-        house.door.set()
-        assert await ask.status() == 200
+        handlers.release.set()
+        assert await sent.status() == 200
         assert await free() == 2
 
         request = Request("GET", "/", client_ip="203.0.113.9")
         options: Any = {"lease": 3600, **limits}
         enforcer = Enforcer(None, options, asynchronous=True)
-        asked: Any = enforcer.ask(request)
-        assert (await asked).allowed
+        pending: Any = enforcer.decide(request)
+        assert (await pending).allowed
         assert await free() == 1
-        del request, asked
+        del request, pending
         gc.collect()
         for _ in range(3):
             await asyncio.sleep(0)
@@ -493,17 +493,17 @@ def test_leases_go_on_while_a_response_streams_and_a_request_that_is_dropped_is_
 
 
 def test_a_store_that_fails_at_the_end_fails_no_response(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         store = _FailsToSettle()
-        app = asgi.RateLimitMiddleware(_starlette(house), limits="9 concurrent", store=store)
+        app = asgi.RateLimitMiddleware(_starlette(handlers), limits="9 concurrent", store=store)
         with caplog.at_level(logging.CRITICAL, "headgate"):
-            assert await Ask(app, "/quick").status() == 200
+            assert await SentRequest(app, "/quick").status() == 200
 
     run(test)
 
 
 class _FailsToSettle(MemoryStore):
-    """A memory store whose settlings fail."""
+    """A memory store whose settlements fail."""
 
     def bind(self, limits: Any, *, clock: Any = None) -> Any:
         bound = super().bind(limits, clock=clock)
@@ -521,41 +521,41 @@ class _FailsToSettle(MemoryStore):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limits": "2 concurrent", "wait": 1}, "without wait"),
-        ({"limits": "2 concurrent", "ipv6_wide": (48, 8)}, "without wait and ipv6_wide"),
-        ({"limits": "2 concurrent", "lease": 0}, "lease is for how many seconds"),
-        ({"limits": "2 concurrent", "lease": "60"}, "lease is for how many seconds"),
+        ({"limits": "2 concurrent", "wait": 1}, "combined with wait"),
+        ({"limits": "2 concurrent", "ipv6_wide": (48, 8)}, "combined with wait or ipv6_wide"),
+        ({"limits": "2 concurrent", "lease": 0}, "lease is the number of seconds"),
+        ({"limits": "2 concurrent", "lease": "60"}, "lease is the number of seconds"),
     ],
 )
-def test_what_cannot_be_held_is_told_at_once(options: dict[str, Any], message: str) -> None:
+def test_options_that_exclude_holds_raise_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        asgi.RateLimitMiddleware(_starlette(House()), **options)
+        asgi.RateLimitMiddleware(_starlette(BlockingHandlers()), **options)
 
 
-def test_a_route_of_fastapi_without_a_middleware_that_sees_responses_says_so() -> None:
-    async def test(house: House) -> None:
+def test_a_route_of_fastapi_without_a_middleware_that_sees_responses_raises_an_error() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         app = FastAPI()
 
         @app.get("/", dependencies=[Depends(fastapi.rate_limit("1 concurrent"))])
         async def read() -> str:
             return "read"
 
-        ask = Ask(app, "/")
+        sent = SentRequest(app, "/")
         with pytest.raises(ConfigError, match="in flight, need a middleware"):
-            await ask.task
+            await sent.task
 
     run(test)
 
 
 @pytest.mark.parametrize("kind", ["site", "views", "views in threads"])
 def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed(kind: str) -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         async def slow(request: Any) -> Any:
-            await house.slow()
+            await handlers.slow()
             return HttpResponse("slow")
 
         async def stream(request: Any) -> Any:
-            return StreamingHttpResponse(house.parts())
+            return StreamingHttpResponse(handlers.parts())
 
         async def quick(request: Any) -> Any:
             return HttpResponse("quick")
@@ -580,25 +580,25 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
         with override_settings(**site):
             app = ASGIHandler()
             for name in ("/slow", "/stream"):
-                house.door.clear()
-                first = Ask(app, name)
-                await until(lambda: house.inside == 1)
+                handlers.release.clear()
+                first = SentRequest(app, name)
+                await until(lambda: handlers.running == 1)
                 if kind != "views in threads":  # there each colour counts by itself
-                    assert await Ask(app, "/quick").status() == 429
-                house.door.set()
+                    assert await SentRequest(app, "/quick").status() == 429
+                handlers.release.set()
                 assert await first.status() == 200
-                assert await Ask(app, "/quick").status() == 200
-            house.door.clear()
+                assert await SentRequest(app, "/quick").status() == 200
+            handlers.release.clear()
             for name in ("/fail", "/nothing"):
-                await Ask(app, name).status()
-                assert await Ask(app, "/quick").status() == 200, name
+                await SentRequest(app, name).status()
+                assert await SentRequest(app, "/quick").status() == 200, name
             for name in ("/slow", "/stream"):
-                gone = Ask(app, name)
-                await until(lambda: house.inside == 1)
-                gone.gone.set()
-                await gone.status()
-                await until(lambda: house.inside == 0)
-                assert await Ask(app, "/quick").status() == 200, name
+                disconnecting = SentRequest(app, name)
+                await until(lambda: handlers.running == 1)
+                disconnecting.disconnected.set()
+                await disconnecting.status()
+                await until(lambda: handlers.running == 0)
+                assert await SentRequest(app, "/quick").status() == 200, name
             if kind == "views in threads":
                 return
             with warnings.catch_warnings():  # Django never closes what a server fails to send, nor its files
@@ -611,7 +611,7 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
                 gc.collect()
             assert said == "the connection is closed"
             await asyncio.sleep(0)
-            assert await Ask(app, "/quick").status() == 200
+            assert await SentRequest(app, "/quick").status() == 200
 
     run(test)
 
@@ -642,15 +642,15 @@ def _streamed_async(content: str) -> Any:
 
 @pytest.mark.parametrize("made", [HttpResponse, _streamed, _streamed_async], ids=["whole", "stream", "async stream"])
 @pytest.mark.parametrize("kind", ["site", "views"])
-def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_once(kind: str, made: Any) -> None:
-    inside, never = threading.Event(), threading.Event()
+def test_the_response_of_a_django_thread_to_a_disconnected_client_is_dropped_at_once(kind: str, made: Any) -> None:
+    running, never = threading.Event(), threading.Event()
 
     def slow(request: Any) -> Any:
-        inside.set()
+        running.set()
         never.wait(0.3)  # as long as it takes to cancel it: the loop itself waits for this thread then
         return made("slow")
 
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         limited = django.rate_limit("1 concurrent", lease=3600)(slow) if kind == "views" else slow
         urls: Any = type("Urls", (), {"urlpatterns": [route("slow", limited)]})()
         site: dict[str, Any] = {"HEADGATE": {}, "ROOT_URLCONF": urls, "MIDDLEWARE": [f"{__name__}.InAThread"]}
@@ -658,11 +658,11 @@ def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_
             site["MIDDLEWARE"].insert(0, "headgate.integrations.django.RateLimitMiddleware")
             site["HEADGATE"] = {"limits": "1 concurrent", "lease": 3600}
         with override_settings(**site):
-            gone = Ask(ASGIHandler(), "/slow")
-            await until(inside.is_set)
+            disconnecting = SentRequest(ASGIHandler(), "/slow")
+            await until(running.is_set)
             assert held_requests() == 1
-            gone.gone.set()
-            await gone.status()
+            disconnecting.disconnected.set()
+            await disconnecting.status()
             assert held_requests() == 0
 
     gc.collect()
@@ -682,7 +682,7 @@ def held_requests() -> int:
 
 @pytest.mark.parametrize("kind", ["site", "views"])
 def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: str) -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         async def torn() -> AsyncIterator[bytes]:
             yield b"first"
             raise KeyError("the stream is torn")
@@ -698,7 +698,7 @@ def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: 
             site["HEADGATE"] = {"limits": "1 concurrent"}
         with override_settings(**site):
             app = ASGIHandler()
-            failed = [await _kept(Ask(app, "/torn")) for _ in range(3)]
+            failed = [await _kept(SentRequest(app, "/torn")) for _ in range(3)]
             assert [messages[0]["status"] for messages, _ in failed] == [200] * 3
 
     with warnings.catch_warnings():  # Django does not close the files of such a request
@@ -707,8 +707,8 @@ def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: 
         gc.collect()
 
 
-def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_is_given_the_exception() -> None:
-    async def test(house: House) -> None:
+def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_gets_the_exception() -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         async def fail(request: Any) -> Any:
             raise KeyError
 
@@ -717,7 +717,7 @@ def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_is_given
         site |= {"MIDDLEWARE": ["headgate.integrations.django.RateLimitMiddleware"], "DEBUG_PROPAGATE_EXCEPTIONS": True}
         with override_settings(**site):
             app = ASGIHandler()
-            failed = [await _kept(Ask(app, "/fail")) for _ in range(3)]
+            failed = [await _kept(SentRequest(app, "/fail")) for _ in range(3)]
             assert [type(error) for _, error in failed] == [KeyError] * 3
 
     with warnings.catch_warnings():  # Django does not close the files of such a request
@@ -728,12 +728,12 @@ def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_is_given
 
 @pytest.mark.parametrize("kind", ["site", "views"])
 def test_a_request_of_django_on_an_event_loop_is_freed_with_another_response(kind: str) -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         async def whole(request: Any) -> Any:
             return HttpResponse("whole", headers={"ETag": '"1"'})
 
         async def stream(request: Any) -> Any:
-            return StreamingHttpResponse(house.parts(), headers={"ETag": '"1"'})
+            return StreamingHttpResponse(handlers.parts(), headers={"ETag": '"1"'})
 
         views: dict[str, Any] = {"whole": whole, "stream": stream}
         if kind == "views":
@@ -749,25 +749,25 @@ def test_a_request_of_django_on_an_event_loop_is_freed_with_another_response(kin
             app = ASGIHandler()
             for name in ("/whole", "/stream"):
                 for _ in range(3):
-                    assert await Ask(app, name, headers=[(b"if-none-match", b'"1"')]).status() == 304
+                    assert await SentRequest(app, name, headers=[(b"if-none-match", b'"1"')]).status() == 304
 
     run(test)
 
 
-async def _kept(ask: Ask) -> tuple[list[Any], BaseException | None]:
-    """What a request was answered, and why it failed, which keeps all that it had."""
-    await ask.status()
-    return ask.messages, ask.task.exception()
+async def _kept(sent: SentRequest) -> tuple[list[Any], BaseException | None]:
+    """Return the response to a request, and its error, which keeps all of the request alive."""
+    await sent.status()
+    return sent.messages, sent.task.exception()
 
 
-class _Unsendable(Ask):
+class _Unsendable(SentRequest):
     """A request whose connection is closed when its response is sent."""
 
     async def _send(self, message: Any) -> None:
         raise RuntimeError("the connection is closed")
 
 
-def test_what_a_thread_drops_is_settled_when_its_lease_would_be_extended() -> None:
+def test_a_hold_that_a_thread_drops_is_settled_when_its_lease_would_be_extended() -> None:
     limiter = Limiter("2 concurrent; 9/hour")
     held = HeldRequest(limiter.reserve("key", lease=3600), asynchronous=False)
     beat = held._beat
@@ -783,30 +783,30 @@ def test_what_a_thread_drops_is_settled_when_its_lease_would_be_extended() -> No
 @pytest.mark.parametrize("policy", [False, True])
 @pytest.mark.parametrize("kind", REDIS)
 def test_requests_are_held_on_a_redis_and_freed_whenever_they_are_cancelled(kind: str, policy: bool) -> None:
-    async def test(house: House) -> None:
+    async def test(handlers: BlockingHandlers) -> None:
         store = RedisStore(f"{redis_url(kind)}?timeout=5s", prefix=f"t{uuid4().hex}")
         rules = [{"name": "user", "by": ["ip"], "limits": "2 concurrent; 100000/minute"}]
-        told: dict[str, Any] = {"limits": "2 concurrent; 100000/minute"}
+        headers: dict[str, Any] = {"limits": "2 concurrent; 100000/minute"}
         if policy:
-            told = {"policy": {"version": 1, "rules": rules}}
-        app = asgi.RateLimitMiddleware(_starlette(house), store=store, **told)
-        asks = [Ask(app, "/slow"), Ask(app, "/stream")]
-        await until(lambda: house.inside == 2)
-        assert await Ask(app, "/quick").status() == 429
-        house.door.set()
-        assert [await ask.status() for ask in asks] == [200, 200]
-        house.door.clear()
+            headers = {"policy": {"version": 1, "rules": rules}}
+        app = asgi.RateLimitMiddleware(_starlette(handlers), store=store, **headers)
+        both = [SentRequest(app, "/slow"), SentRequest(app, "/stream")]
+        await until(lambda: handlers.running == 2)
+        assert await SentRequest(app, "/quick").status() == 429
+        handlers.release.set()
+        assert [await sent.status() for sent in both] == [200, 200]
+        handlers.release.clear()
         for steps in range(24):  # at each await on its way, and in the handler
-            ask = Ask(app, "/slow")
+            sent = SentRequest(app, "/slow")
             for _ in range(steps):
                 await asyncio.sleep(0)
-            ask.task.cancel()
-            await ask.status()
-        await until(lambda: house.inside == 0)
-        house.door.set()
+            sent.task.cancel()
+            await sent.status()
+        await until(lambda: handlers.running == 0)
+        handlers.release.set()
         for _ in range(200):
-            both = [Ask(app, "/slow"), Ask(app, "/slow")]
-            if [await ask.status() for ask in both] == [200, 200]:
+            both = [SentRequest(app, "/slow"), SentRequest(app, "/slow")]
+            if [await sent.status() for sent in both] == [200, 200]:
                 break
             await asyncio.sleep(0.01)
         else:

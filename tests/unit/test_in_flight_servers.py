@@ -1,4 +1,4 @@
-"""Requests in flight before WSGI, Flask, Django, REST framework, aiohttp and gRPC: freed however a response ends."""
+"""Requests in flight in WSGI, Flask, Django, REST framework, aiohttp and gRPC: freed however a response ends."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -46,8 +46,8 @@ POLICY = {"version": 1, "rules": [{"name": "user", "by": ["ip"], "limits": LIMIT
 Wsgi = Callable[[Any, Any], Iterable[bytes]]
 
 
-class Asked:
-    """What a WSGI application answered, and its body, as a server has it."""
+class ServedRequest:
+    """The status and the body of a WSGI application's response, as a server gets them."""
 
     def __init__(self, app: Wsgi, path: str = "/", method: str = "GET", **fields: str) -> None:
         self.status = 0
@@ -153,13 +153,13 @@ class Urls:
 
 
 def _django(urls: Urls, **settings: Any) -> Iterator[Wsgi]:
-    told: dict[str, Any] = {
+    all_settings: dict[str, Any] = {
         "MIDDLEWARE": [], "HEADGATE": {}, "DEBUG_PROPAGATE_EXCEPTIONS": False, "ROOT_URLCONF": urls,
         "REST_FRAMEWORK": {
             "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"], "UNAUTHENTICATED_USER": None,
         },
     }  # fmt: skip
-    with override_settings(**(told | settings)):
+    with override_settings(**(all_settings | settings)):
         yield WSGIHandler()
 
 
@@ -178,34 +178,34 @@ def app(request: pytest.FixtureRequest) -> Iterator[Wsgi]:
 
 @pytest.mark.parametrize("path", ["/", "/stream"])
 def test_a_request_is_in_flight_until_its_body_is_closed(app: Wsgi, path: str) -> None:
-    first = Asked(app, path)
+    first = ServedRequest(app, path)
     if first.status == 404:  # throttles have no streams
         return
     parts = iter(first.body)
     next(parts)
-    assert Asked(app).end() == 429
-    assert (first.end(), Asked(app).end()) == (200, 200)
-    gone = Asked(app, path)
+    assert ServedRequest(app).end() == 429
+    assert (first.end(), ServedRequest(app).end()) == (200, 200)
+    gone = ServedRequest(app, path)
     next(iter(gone.body))
     gone.close()  # the client is gone before the body has ended
-    assert [Asked(app).end() for _ in range(3)] == [200] * 3
-    assert Asked(app, path, "HEAD").end() in (200, 405)
-    assert Asked(app).end() == 200
+    assert [ServedRequest(app).end() for _ in range(3)] == [200] * 3
+    assert ServedRequest(app, path, "HEAD").end() in (200, 405)
+    assert ServedRequest(app).end() == 200
 
 
 def test_a_request_that_fails_is_freed(app: Wsgi) -> None:
     for path in ("/fail", "/nothing"):
         with contextlib.suppress(KeyError):
-            Asked(app, path).end()
-        assert Asked(app).end() == 200, path
+            ServedRequest(app, path).end()
+        assert ServedRequest(app).end() == 200, path
 
 
-def test_a_request_of_django_is_freed_where_the_server_is_given_the_exception() -> None:
-    told = {"MIDDLEWARE": [MIDDLEWARE], "HEADGATE": {"limits": LIMITS}, "DEBUG_PROPAGATE_EXCEPTIONS": True}
-    for app in _django(Urls(), **told):
+def test_a_request_of_django_is_freed_where_the_server_gets_the_exception() -> None:
+    options = {"MIDDLEWARE": [MIDDLEWARE], "HEADGATE": {"limits": LIMITS}, "DEBUG_PROPAGATE_EXCEPTIONS": True}
+    for app in _django(Urls(), **options):
         with pytest.raises(KeyError):
-            Asked(app, "/fail")
-        assert Asked(app).end() == 200
+            ServedRequest(app, "/fail")
+        assert ServedRequest(app).end() == 200
 
 
 CONDITIONAL = "django.middleware.http.ConditionalGetMiddleware"
@@ -225,45 +225,45 @@ def test_a_request_of_django_is_freed_with_another_response_that_a_middleware_gi
     if kind == "views":
         views = {name: rate_limit(LIMITS, scope="all")(view) for name, view in views.items()}
     urls: Any = type("Urls", (), {"urlpatterns": [route(name, view) for name, view in views.items()]})()
-    told = {"limits": LIMITS} if kind == "site" else {}
-    for app in _django(urls, MIDDLEWARE=[CONDITIONAL, MIDDLEWARE] if told else [CONDITIONAL], HEADGATE=told):
+    options = {"limits": LIMITS} if kind == "site" else {}
+    for app in _django(urls, MIDDLEWARE=[CONDITIONAL, MIDDLEWARE] if options else [CONDITIONAL], HEADGATE=options):
         for name in ("/whole", "/stream"):
-            known = Asked(app, name, HTTP_IF_NONE_MATCH='"1"')
-            assert Asked(app, name).end() == 429, "it is in flight until its own response has ended"
-            assert (known.end(), Asked(app, name).end()) == (304, 200)
+            known = ServedRequest(app, name, HTTP_IF_NONE_MATCH='"1"')
+            assert ServedRequest(app, name).end() == 429, "it is in flight until its own response has ended"
+            assert (known.end(), ServedRequest(app, name).end()) == (304, 200)
 
 
 @pytest.mark.parametrize("build", [of_limits, of_policy])
 def test_a_body_that_no_server_closes_is_freed_when_it_was_read_or_dropped(build: Any) -> None:
     app = build()
-    read = Asked(app, "/stream")
+    read = ServedRequest(app, "/stream")
     assert b"".join(read.body) == b"firstlast"
-    assert Asked(app).end() == 200
-    dropped = Asked(app, "/stream")
+    assert ServedRequest(app).end() == 200
+    dropped = ServedRequest(app, "/stream")
     parts = iter(dropped.body)
     next(parts)
-    assert Asked(app).end() == 429
+    assert ServedRequest(app).end() == 429
     del dropped, parts
-    assert Asked(app).end() == 200
+    assert ServedRequest(app).end() == 200
 
 
 def test_a_file_that_flask_sends_is_in_flight_until_it_is_sent() -> None:
     app = of_flask()
-    first = Asked(app, "/file")
-    assert Asked(app).end() == 429
+    first = ServedRequest(app, "/file")
+    assert ServedRequest(app).end() == 429
     first.close()
-    assert Asked(app).end() == 200
+    assert ServedRequest(app).end() == 200
 
 
 @pytest.mark.parametrize("propagates", [False, True])
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures: int, propagates: bool) -> None:
     app, left = flask.Flask("shop", static_folder=None), [0]
-    told: list[int] = []
+    statuses: list[int] = []
     app.config["PROPAGATE_EXCEPTIONS"] = propagates
 
     def counts(request: Any, response: Any) -> bool:
-        told.append(response.status)
+        statuses.append(response.status)
         return True
 
     @app.after_request
@@ -278,13 +278,13 @@ def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures
     def well() -> str:
         return "well"
 
-    assert Asked(app).end() == 200
+    assert ServedRequest(app).end() == 200
     left[0] = failures
     with contextlib.suppress(KeyError):
-        assert Asked(app).end() == 500
+        assert ServedRequest(app).end() == 500
     left[0] = 0
-    assert Asked(app).end() == 200
-    assert told == [200, 500, 200]
+    assert ServedRequest(app).end() == 200
+    assert statuses == [200, 500, 200]
 
 
 @pytest.mark.parametrize("where", ["teardown_request", "teardown_appcontext"])
@@ -303,7 +303,7 @@ def test_a_request_of_flask_is_freed_where_a_function_that_tears_it_down_fails(w
 
     def ask() -> int:
         with pytest.raises(KeyError):
-            Asked(app)
+            ServedRequest(app)
         return len(passed)
 
     getattr(app, where)(fail)
@@ -312,13 +312,13 @@ def test_a_request_of_flask_is_freed_where_a_function_that_tears_it_down_fails(w
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["a new one each time", "always the same one"])
-def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_puts_in_place(*, kept: bool) -> None:
+def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_returns(*, kept: bool) -> None:
     app = flask.Flask("shop", static_folder=None)
     same = flask.Response("other", 202)
-    told: list[tuple[int, int]] = []
+    responses: list[tuple[int, int]] = []
 
     def counts(request: Any, response: Any) -> bool:
-        told.append((response.status, response.body_bytes))
+        responses.append((response.status, response.body_bytes))
         return True
 
     @app.after_request
@@ -337,11 +337,13 @@ def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_puts
     def counted() -> str:
         return "counted"
 
-    first = Asked(app)
+    first = ServedRequest(app)
     if not kept:
-        assert Asked(app).end() == 429, "it is in flight until it is sent"
-    assert [first.end(), Asked(app).end(), Asked(app).end(), Asked(app, "/counted").end()] == [202] * 4
-    assert told == [(202, 5)] * 4
+        assert ServedRequest(app).end() == 429, "it is in flight until it is sent"
+    assert [first.end(), ServedRequest(app).end(), ServedRequest(app).end(), ServedRequest(app, "/counted").end()] == [
+        202
+    ] * 4
+    assert responses == [(202, 5)] * 4
     assert len(same._on_close) <= 1
 
 
@@ -349,20 +351,20 @@ def test_a_request_is_freed_that_ends_under_a_policy_which_counts_nothing_in_fli
     rule = {"name": "user", "by": ["ip"], "limits": "1 concurrent; 100/minute"}
     gate = Gate({"version": 1, "rules": [rule]})
     app = plain(policy=gate)
-    first = Asked(app, "/stream")
+    first = ServedRequest(app, "/stream")
     gate.reload({"version": 1, "rules": [{**rule, "limits": "100/minute"}]})
     assert first.end() == 200
     gate.reload({"version": 1, "rules": [rule]})
-    assert [Asked(app).end() for _ in range(2)] == [200, 200]
+    assert [ServedRequest(app).end() for _ in range(2)] == [200, 200]
 
 
-def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
+def test_a_wsgi_gate_holds_the_requests_of_its_policy() -> None:
     store = MemoryStore()
     app = plain(policy=Gate(POLICY, store=store))
-    first = Asked(app, "/stream")
-    assert store.stats().holds > 0 and Asked(app).end() == 429
+    first = ServedRequest(app, "/stream")
+    assert store.stats().holds > 0 and ServedRequest(app).end() == 429
     first.close()
-    assert Asked(app).end() == 200
+    assert ServedRequest(app).end() == 200
 
 
 # aiohttp, in a real server
@@ -550,12 +552,12 @@ def _ask_calls(address: str, calls: Calls) -> None:
         soon_free()
 
 
-@pytest.mark.parametrize("told", [{"limits": LIMITS}, {"policy": POLICY}, {"methods": {"/shop.Shop/*": LIMITS}}])
-def test_calls_of_a_threaded_server_are_in_flight_until_they_have_ended(told: dict[str, Any]) -> None:
-    if "methods" in told:
-        told = {**told, "limits": LIMITS, "methods": {}}
+@pytest.mark.parametrize("options", [{"limits": LIMITS}, {"policy": POLICY}, {"methods": {"/shop.Shop/*": LIMITS}}])
+def test_calls_of_a_threaded_server_are_in_flight_until_they_have_ended(options: dict[str, Any]) -> None:
+    if "methods" in options:
+        options = {**options, "limits": LIMITS, "methods": {}}
     calls = Calls()
-    server = grpc.server(ThreadPoolExecutor(8), interceptors=[RateLimitInterceptor(**told)])
+    server = grpc.server(ThreadPoolExecutor(8), interceptors=[RateLimitInterceptor(**options)])
     server.add_generic_rpc_handlers((calls.generic(),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -566,12 +568,12 @@ def test_calls_of_a_threaded_server_are_in_flight_until_they_have_ended(told: di
         server.stop(None).wait(20)
 
 
-@pytest.mark.parametrize("told", [{"limits": LIMITS}, {"policy": POLICY}])
-def test_calls_of_an_asyncio_server_are_in_flight_until_they_have_ended(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"limits": LIMITS}, {"policy": POLICY}])
+def test_calls_of_an_asyncio_server_are_in_flight_until_they_have_ended(options: dict[str, Any]) -> None:
     async def test() -> None:
         calls = AsyncCalls()
         pool = ThreadPoolExecutor(8)
-        server = grpc.aio.server(migration_thread_pool=pool, interceptors=[AsyncRateLimitInterceptor(**told)])
+        server = grpc.aio.server(migration_thread_pool=pool, interceptors=[AsyncRateLimitInterceptor(**options)])
         server.add_generic_rpc_handlers((calls.generic(),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

@@ -1,4 +1,4 @@
-"""Keys and costs: what is one, what is none, and that no two keys run together."""
+"""Keys and costs: valid and invalid ones, and that no two keys run together."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ BAD_KEYS = [
 
 
 @pytest.mark.parametrize(("key", "message"), BAD_KEYS, ids=[message for _, message in BAD_KEYS])
-def test_what_is_no_key_is_refused_and_nothing_is_charged(core: str, key: Any, message: str) -> None:
+def test_an_invalid_key_is_refused_and_nothing_is_charged(core: str, key: Any, message: str) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock())
-    for ask in (limiter.hit, limiter.peek, limiter.acquire, limiter.reset):
+    for method in (limiter.hit, limiter.peek, limiter.acquire, limiter.reset):
         with pytest.raises(ArgumentError, match=message):
-            ask(key)
+            method(key)
     with pytest.raises(ArgumentError, match=message):
         limiter.hit_many(["good", key, "good"])
     assert limiter.peek("good", 0).remaining == 5
 
 
 @pytest.mark.parametrize("key", ["x" * 8192, ("a", -5), ("a", 2**1024 - 1), "\U0001f600", "a b", "\x7f", ("a",) * 16])
-def test_odd_keys_are_keys(core: str, key: Any) -> None:
+def test_unusual_keys_are_valid(core: str, key: Any) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     assert limiter.hit(key).allowed
     assert not limiter.hit(key).allowed
@@ -98,11 +98,11 @@ BAD_COSTS = [
 
 
 @pytest.mark.parametrize(("cost", "message"), BAD_COSTS, ids=[message for _, message in BAD_COSTS])
-def test_what_is_no_cost_is_refused_and_nothing_is_charged(core: str, cost: Any, message: str) -> None:
+def test_an_invalid_cost_is_refused_and_nothing_is_charged(core: str, cost: Any, message: str) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock())
-    for ask in (limiter.hit, limiter.peek, limiter.acquire):
+    for method in (limiter.hit, limiter.peek, limiter.acquire):
         with pytest.raises(ArgumentError, match=re.escape(message)):
-            ask("key", cost)
+            method("key", cost)
     with pytest.raises(ArgumentError, match=re.escape(message)):
         limiter.hit_many(["key", "key"], [1, cost])
     assert limiter.peek("key", 0).remaining == 5
@@ -124,7 +124,7 @@ def test_the_largest_cost_is_never_admitted_and_never_an_error(core: str) -> Non
         assert decision.retry_after is None
 
 
-def test_a_limit_of_zero_refuses_for_ever_and_keeps_nothing(core: str) -> None:
+def test_a_limit_of_zero_refuses_for_ever_and_stores_nothing(core: str) -> None:
     for text in (
         "0/hour", "0/hour fixed", "0/hour log", "5/hour burst 0", "5/hour leaky 0", "5/hour burst 0 stepwise",
         "0/day in Europe/Zurich",
@@ -147,9 +147,11 @@ def test_as_many_costs_as_keys(core: str) -> None:
 
 @pytest.mark.parametrize("store", ["memory", "redis"])
 @pytest.mark.parametrize("text", ["5/hour", "5/hour; 9 tokens/hour"])
-def test_no_keys_are_answered_alike_on_every_store(core: str, store: str, text: str) -> None:
-    asked = make_limiter(core, text, ManualClock()).store if store == "memory" else RedisStore("redis://127.0.0.1:1")
-    limiter = Limiter(text, store=asked)
+def test_a_call_without_keys_has_the_same_result_on_every_store(core: str, store: str, text: str) -> None:
+    used_store = (
+        make_limiter(core, text, ManualClock()).store if store == "memory" else RedisStore("redis://127.0.0.1:1")
+    )
+    limiter = Limiter(text, store=used_store)
     right: tuple[Any, ...] = (None, 2, {"requests": 2}, [], ())
     wrong: tuple[Any, ...] = (-1, 1.5, [1], {"euro": 2})
     for costs in right:
@@ -158,13 +160,13 @@ def test_no_keys_are_answered_alike_on_every_store(core: str, store: str, text: 
         with pytest.raises(ArgumentError):
             limiter.hit_many([], costs)
     with pytest.raises(ArgumentError, match="counts what is in flight, and a hit never ends"):
-        Limiter(f"{text}; 5 concurrent", store=asked).hit_many([])
+        Limiter(f"{text}; 5 concurrent", store=used_store).hit_many([])
     with pytest.raises(ArgumentError, match="counts what is in flight, and a hit never ends"):
-        asyncio.run(AsyncLimiter(f"{text}; 5 concurrent", store=asked).hit_many([]))
+        asyncio.run(AsyncLimiter(f"{text}; 5 concurrent", store=used_store).hit_many([]))
 
 
 @pytest.mark.parametrize(
-    ("check", "bad", "said"),
+    ("check", "bad", "message"),
     [
         (check_now, "1", "a moment is a whole number of microseconds, not a str"),
         (check_now, 1.5, "a moment is a whole number of microseconds, not a float"),
@@ -174,8 +176,8 @@ def test_no_keys_are_answered_alike_on_every_store(core: str, store: str, text: 
         (check_ago, None, "how long ago is a whole number of microseconds, not None"),
     ],
 )
-def test_what_is_no_moment_is_refused_by_name(check: Any, bad: Any, said: str) -> None:
-    with pytest.raises(ArgumentError, match=re.escape(said)):
+def test_an_invalid_moment_is_refused_by_name(check: Any, bad: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
         check(bad)
     assert check(0) == 0
     assert check(LARGEST) == LARGEST

@@ -105,7 +105,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize(("limit", "text"), PRINTED.items(), ids=PRINTED.values())
-def test_a_sliding_window_is_printed_with_a_word_only_where_its_number_does_not_tell_its_kind(
+def test_a_sliding_window_is_printed_with_a_word_only_where_its_number_does_not_imply_its_kind(
     limit: Limit, text: str
 ) -> None:
     assert str(limit) == text
@@ -287,7 +287,7 @@ def test_limits_are_values(limit: Limit) -> None:
 @pytest.mark.parametrize(
     "value", [-1, True, 1.0, "5", None, LARGEST + 1, 10**5000], ids=lambda value: type(value).__name__
 )
-def test_numbers_that_are_no_limit_are_refused_by_name_and_value(value: object) -> None:
+def test_invalid_numbers_of_a_limit_are_refused_by_name_and_value(value: object) -> None:
     with pytest.raises(ConfigError, match=r"SlidingWindow: limit must be"):
         SlidingWindow(limit=value, period="minute")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"TokenBucket: refill must be"):
@@ -296,7 +296,7 @@ def test_numbers_that_are_no_limit_are_refused_by_name_and_value(value: object) 
         Concurrent(limit=value)  # type: ignore[arg-type]
 
 
-def test_what_is_no_calendar_window_or_no_bucket_in_steps_is_refused_by_name_and_value() -> None:
+def test_an_invalid_calendar_window_or_bucket_in_steps_is_refused_by_name_and_value() -> None:
     with pytest.raises(ConfigError, match="CalendarWindow: period is one of day, week, month, year, not 'hour'"):
         CalendarWindow(limit=1, period="hour", zone="UTC")
     with pytest.raises(ConfigError, match="CalendarWindow: period is one of day, week, month, year, not 5"):
@@ -310,7 +310,7 @@ def test_what_is_no_calendar_window_or_no_bucket_in_steps_is_refused_by_name_and
         TokenBucket(capacity=1, refill=1, period="day", stepwise=1)  # type: ignore[arg-type]
 
 
-def test_a_system_without_time_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_on_a_system_without_time_zones_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_none(name: str) -> object:
         raise ZoneInfoNotFoundError(name)
 
@@ -412,7 +412,7 @@ def test_each_limit_is_counted_in_the_finest_unit_that_fits(text: str, unit_us: 
         ),
     ],
 )
-def test_what_a_queue_cannot_be_is_told_by_its_name(numbers: dict[str, Any], message: str) -> None:
+def test_an_invalid_number_of_a_queue_is_refused_by_its_name(numbers: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         LeakyQueue(**numbers)
     assert str(error.value) == message
@@ -426,7 +426,7 @@ def test_what_a_queue_cannot_be_is_told_by_its_name(numbers: dict[str, Any], mes
         (46_428_862_137_839, 30, "97 seconds", "30 per 97 seconds queue 46428862137838"),
     ],
 )
-def test_a_queue_too_long_for_its_rate_is_told_the_longest_that_fits(
+def test_the_error_of_a_queue_too_long_for_its_rate_names_the_longest_that_fits(
     queue: int, refill: int, period: str, nearest: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
@@ -443,7 +443,7 @@ def test_a_bucket_of_one_rate_is_written_without_its_burst() -> None:
     assert str(TokenBucket(capacity=11, refill=10, period="second")) == "10/second burst 11"
 
 
-def test_a_text_may_be_as_long_as_is_told_and_no_longer() -> None:
+def test_a_text_may_have_the_stated_length_and_no_more() -> None:
     text = "5/minute".ljust(LONGEST_TEXT)
     assert parse_limits(text) == parse_limits("5/minute")
     with pytest.raises(ConfigError, match=f"at most {LONGEST_TEXT} characters"):
@@ -459,7 +459,7 @@ def test_every_word_of_a_period_or_a_shape_is_no_unit() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "2fa", "a b", "ä", "x" * 65, "-x", 5, None, "a\n"])
-def test_what_is_no_unit_is_refused_by_name(name: Any) -> None:
+def test_an_invalid_unit_is_refused_by_name(name: Any) -> None:
     with pytest.raises(ConfigError, match="FixedWindow: of: a unit is a letter and up to 63 more letters, digits, _"):
         FixedWindow(limit=5, period="minute", of=name)
 

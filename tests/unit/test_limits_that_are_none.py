@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 import django_configured  # noqa: F401 - Django asks for its settings
-from asgi_asking import drive
+from asgi_requests import drive
 from headgate import ConfigError, Limiter, TokenBucket
 from headgate.http import asgi, wsgi
 from headgate.integrations import aiohttp as for_aiohttp

@@ -1,4 +1,4 @@
-"""Books are written in the background, never block nor raise, are rotated, and are read while they are written."""
+"""Books are written in the background, never block or raise, are rotated, and can be read while they are written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def records_of(path: Path) -> list[Record]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_added_is_read_in_order_after_close(tmp_path: Path, form: str) -> None:
+def test_added_entries_are_read_in_order_after_close(tmp_path: Path, form: str) -> None:
     entries = [held(1), held(2), settled(1), settled(2)]
     with open_books(tmp_path / form) as books:
         for entry in entries:
@@ -88,7 +88,7 @@ def test_texts_of_any_kind_are_written(tmp_path: Path, form: str) -> None:
     assert users == ["Zoë", 'a"b\n{', "\\ud800", "\0", "\u202e"]
 
 
-def test_what_a_database_cannot_take_is_dropped_and_counted_and_holds_up_nothing(tmp_path: Path) -> None:
+def test_entries_that_a_database_cannot_store_are_dropped_and_counted_and_block_nothing(tmp_path: Path) -> None:
     with open_books(tmp_path / "books.db") as books:
         books.add(held(1)._replace(held_cost=1 << 70))
         books.add(held(2))
@@ -100,21 +100,21 @@ def test_what_a_database_cannot_take_is_dropped_and_counted_and_holds_up_nothing
 
 
 class Slow:
-    """A file on a disk that takes nothing until it is `released`, and that may be full."""
+    """A file on a disk that writes nothing until it is `released`, and that may be full."""
 
     name = "a slow disk"
 
     def __init__(self) -> None:
         self.released = threading.Event()
         self.is_full = False
-        self.asked = threading.Event()
+        self.append_called = threading.Event()
         self.written: list[Record] = []
 
     def encode(self, record: Record) -> Record:
         return record
 
     def append(self, encoded: Sequence[Any]) -> None:
-        self.asked.set()
+        self.append_called.set()
         self.released.wait(30)
         if self.is_full:
             raise OSError(28, "No space left on device")
@@ -127,15 +127,15 @@ class Slow:
         pass
 
 
-def test_on_a_slow_disk_entries_beyond_the_bound_are_dropped_counted_and_told_in_the_books(
+def test_on_a_slow_disk_entries_beyond_the_bound_are_dropped_counted_and_recorded_in_the_books(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     file = Slow()
     books = QueuedBooks(file, most_waiting=10)
     books.add(held(0))
-    assert file.asked.wait(10)
+    assert file.append_called.wait(10)
     for number in range(1, 31):
-        books.add(held(number))  # waits for nothing
+        books.add(held(number))  # never waits
     assert books.dropped == 20
     file.released.set()
     assert books.close()
@@ -164,7 +164,7 @@ def test_on_a_full_disk_entries_wait_and_it_is_logged_once(caplog: pytest.LogCap
     ]
 
 
-def test_entries_wait_while_something_else_is_in_the_place_of_books(
+def test_entries_wait_while_another_file_is_at_the_path_of_the_books(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, aside = tmp_path / "calls.db", tmp_path / "aside.db"
@@ -181,7 +181,7 @@ def test_entries_wait_while_something_else_is_in_the_place_of_books(
     assert records_of(place) == [held(1), held(2)]
 
 
-def test_books_that_cannot_be_written_are_given_up_when_they_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_that_cannot_be_written_are_dropped_when_the_books_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     file = Slow()
     file.is_full = True
     file.released.set()
@@ -218,7 +218,7 @@ def test_a_forked_process_writes_its_own_entries_and_not_those_of_its_parent(tmp
     books = open_books(tmp_path / form)
     books.add(held(1))
     assert books.flush()
-    books.add(held(2))  # waits, perhaps
+    books.add(held(2))  # may still be waiting
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python: other threads run, as in servers that fork
         child = os.fork()
@@ -231,7 +231,7 @@ def test_a_forked_process_writes_its_own_entries_and_not_those_of_its_parent(tmp
     assert sorted(ids) == ["call-1", "call-2", "call-3"]
 
 
-def test_a_file_is_put_aside_before_it_grows_too_large_and_all_are_read_in_order(tmp_path: Path) -> None:
+def test_a_file_is_rotated_before_it_grows_too_large_and_all_are_read_in_order(tmp_path: Path) -> None:
     file = JsonLinesFile(tmp_path / "books.jsonl", most_bytes=4096)
     entries = [held(number) for number in range(100)]
     for entry in entries:
@@ -245,12 +245,12 @@ def test_a_file_is_put_aside_before_it_grows_too_large_and_all_are_read_in_order
     assert records_of(older[0]) == entries[: len(records_of(older[0]))]
 
 
-def test_a_record_of_a_later_day_begins_a_file_and_the_oldest_ones_go(tmp_path: Path) -> None:
+def test_a_record_of_a_later_day_begins_a_file_and_the_oldest_files_are_deleted(tmp_path: Path) -> None:
     file = JsonLinesFile(tmp_path / "books.jsonl", keep=2, compress=False)
     for day in range(5):
         for number in range(2):
             file.append([file.encode(held(number, START_US + day * DAY_US))])
-    file.append([file.encode(held(9, START_US))])  # late: goes where the others go
+    file.append([file.encode(held(9, START_US))])  # late: appended to the current file
     file.close()
     assert sorted(one.name for one in tmp_path.iterdir()) == [
         "books-20261103-000003.jsonl",
@@ -274,7 +274,7 @@ def test_books_behind_a_symbolic_link_are_rotated_where_they_are(tmp_path: Path)
     assert records_of(link) == entries
 
 
-def test_a_file_that_cannot_be_put_aside_grows_on_and_that_is_logged_once(
+def test_a_file_that_cannot_be_rotated_keeps_growing_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / f"{'b' * 240}.jsonl"  # with a day and a number its name is longer than the system allows
@@ -284,10 +284,10 @@ def test_a_file_that_cannot_be_put_aside_grows_on_and_that_is_logged_once(
         file.append([file.encode(entry)])
     file.close()
     assert records_of(path) == entries
-    assert [record.message.partition(": ")[2][:32] for record in caplog.records] == ["cannot be put aside, so the file"]
+    assert [record.message.partition(": ")[2][:32] for record in caplog.records] == ["cannot be rotated, so the file k"]
 
 
-def test_the_oldest_files_go_also_where_nothing_can_be_compressed(tmp_path: Path) -> None:
+def test_the_oldest_files_are_deleted_even_where_no_file_can_be_compressed(tmp_path: Path) -> None:
     file = JsonLinesFile(tmp_path / "books.jsonl", keep=2)
     for day in range(5):
         (tmp_path / f"books-2026110{day + 1}-{day + 1:06}.jsonl.gz.part").mkdir()
@@ -299,7 +299,7 @@ def test_the_oldest_files_go_also_where_nothing_can_be_compressed(tmp_path: Path
     ]
 
 
-def test_two_writers_of_a_file_follow_each_other_when_it_is_put_aside(tmp_path: Path) -> None:
+def test_two_writers_of_a_file_follow_each_others_rotations(tmp_path: Path) -> None:
     one, other = (JsonLinesFile(tmp_path / "books.jsonl", most_bytes=4096) for _ in range(2))
     entries = [held(number) for number in range(80)]
     for number, entry in enumerate(entries):
@@ -310,7 +310,7 @@ def test_two_writers_of_a_file_follow_each_other_when_it_is_put_aside(tmp_path: 
     assert records_of(one.path) == entries
 
 
-def test_a_line_that_was_cut_off_is_told_and_the_next_one_stands_on_its_own(tmp_path: Path) -> None:
+def test_a_truncated_line_is_reported_and_the_next_entry_begins_a_new_line(tmp_path: Path) -> None:
     path = tmp_path / "books.jsonl"
     file = JsonLinesFile(path)
     file.append([file.encode(held(1))])
@@ -357,13 +357,13 @@ def test_a_file_that_was_being_compressed_is_read_once(tmp_path: Path) -> None:
         file.append([file.encode(held(day, START_US + day * DAY_US))])
     file.close()
     (older,) = older_files(file.path)
-    (tmp_path / f"{older.name}.gz").write_bytes(gzip.compress(older.read_bytes()))  # and then it was killed
+    (tmp_path / f"{older.name}.gz").write_bytes(gzip.compress(older.read_bytes()))  # and then the process was killed
     assert len(records_of(file.path)) == 2
     older.unlink()
     assert len(records_of(file.path)) == 2
 
 
-def test_a_compressed_file_that_is_damaged_is_told(tmp_path: Path) -> None:
+def test_a_damaged_compressed_file_is_reported(tmp_path: Path) -> None:
     file = JsonLinesFile(tmp_path / "books.jsonl", compress=True)
     for day in range(2):
         file.append([file.encode(held(day, START_US + day * DAY_US))])
@@ -387,7 +387,7 @@ def test_books_are_read_as_they_were_when_they_were_opened(tmp_path: Path) -> No
                 assert list(books.records(Unreadable())) == [held(1)]
 
 
-def test_nothing_in_a_database_is_changed_or_deleted(tmp_path: Path) -> None:
+def test_no_row_of_a_database_can_be_changed_or_deleted(tmp_path: Path) -> None:
     with open_books(f"sqlite://{tmp_path}/books.db") as books:
         books.add(held(1))
     with closing(sqlite3.connect(tmp_path / "books.db")) as connection:
@@ -397,7 +397,7 @@ def test_nothing_in_a_database_is_changed_or_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("books.txt", "books are named by a path that ends in"),
         ("mysql://h/books", "books are jsonl:///path or sqlite:///path, not mysql://"),
@@ -408,37 +408,37 @@ def test_nothing_in_a_database_is_changed_or_deleted(tmp_path: Path) -> None:
         ("jsonl:///tmp/b.jsonl?rotat=1MiB", "did you mean"),
         ("sqlite:///tmp/b.db?keep=1", 'one option after "?", queue'),
         ("sqlite:///tmp/b.db?queue=0", "at least 1"),
-        ("/nowhere/at/all/books.jsonl", "there is no folder /nowhere/at/all"),
-        ("/nowhere/at/all/books.db", "there is no folder /nowhere/at/all"),
+        ("/nowhere/at/all/books.jsonl", "there is no directory /nowhere/at/all"),
+        ("/nowhere/at/all/books.db", "there is no directory /nowhere/at/all"),
         ("books.jsonl.gz", "can be read, not written"),
     ],
 )
-def test_books_that_cannot_be_opened_say_why(name: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told.replace("?", r"\?")):
+def test_books_that_cannot_be_opened_say_why(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         open_books(name)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_books_that_are_not_there_are_not_made_by_reading(tmp_path: Path, form: str) -> None:
+def test_reading_creates_no_books(tmp_path: Path, form: str) -> None:
     with pytest.raises(ConfigError, match="there are no such books"):
         read_books(tmp_path / form)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_database_of_something_else_is_no_books(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_rejected(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute("CREATE TABLE people (name)")
         connection.commit()
     (tmp_path / "text.db").write_text("This is a text, and it is long enough to be one." * 20)
-    for name, told in (("other.db", "a database of something else"), ("text.db", "is no database of SQLite")):
-        with pytest.raises(ConfigError, match=told):
+    for name, message in (("other.db", "a database of something else"), ("text.db", "is no database of SQLite")):
+        with pytest.raises(ConfigError, match=message):
             open_books(tmp_path / name)
     for name in ("other.db", "text.db"):
         with pytest.raises(ConfigError):
             read_books(tmp_path / name)
 
 
-def test_a_database_of_an_older_release_is_read_and_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+def test_a_database_of_an_older_release_is_read_and_gets_its_missing_columns(tmp_path: Path) -> None:
     path = tmp_path / "books.db"
     SqliteFile(path).open()
     with closing(sqlite3.connect(path)) as connection:
@@ -453,7 +453,7 @@ def test_a_database_of_an_older_release_is_read_and_gets_the_columns_that_it_lac
     assert [getattr(record, "estimate", "none") for record in records_of(path)] == [None, 0]
 
 
-def test_a_database_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_later_version_is_not_changed(tmp_path: Path) -> None:
     SqliteFile(tmp_path / "books.db").open()
     with closing(sqlite3.connect(tmp_path / "books.db")) as connection:
         connection.execute("PRAGMA user_version = 2")

@@ -1,4 +1,4 @@
-"""Corrections and closed months: appended, never rewritten, and told with what was there before."""
+"""Corrections and closed months: appended, never rewritten, and reported together with the sums before."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def corrected(path: Path, id: str, *, cost: int | None, now_us: int, input: int 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_written_about_a_closed_month_is_told_in_the_month_of_writing_and_in_restated_sums(
+def test_changes_of_a_closed_month_count_in_the_month_of_writing_and_in_restated_sums(
     tmp_path: Path, form: str
 ) -> None:
     path = tmp_path / form
@@ -71,7 +71,7 @@ def test_what_is_written_about_a_closed_month_is_told_in_the_month_of_writing_an
     assert (november.booked.cost, november.later.cost, november.restated.cost) == (1_000_000, 2_500_000, 1_000_000)
     assert (november.later.unsettled_cost, november.later.corrected) == (-8_000_000, 1)
     (month,) = report.closed
-    assert month.kept == month.booked == october.booked and month.restated == october.restated
+    assert month.recorded == month.booked == october.booked and month.restated == october.restated
     (change,) = report.later
     assert (change.written_in, change.month, change.delta.cost) == ("2026-11", "2026-10", 2_500_000)
     assert report.total.booked.plus(report.total.later) == report.total.restated
@@ -107,10 +107,10 @@ def test_entries_that_vanish_from_a_closed_month_show(tmp_path: Path) -> None:
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"id":"b"' not in line))
     (month,) = read(path).closed
-    assert (month.kept.calls, month.booked.calls) == (2, 1)
+    assert (month.recorded.calls, month.booked.calls) == (2, 1)
 
 
-def test_a_correction_of_a_hold_that_nothing_settled_ends_it(tmp_path: Path) -> None:
+def test_a_correction_of_an_unsettled_hold_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "books.jsonl"
     write(path, held("a", NOVEMBER_US))
     corrected(path, "a", cost=0, input=95, now_us=NOVEMBER_US + DAY_US)
@@ -142,7 +142,7 @@ def test_a_later_correction_replaces_an_earlier_one_and_both_stay_in_the_books(t
     assert (sums.cost, sums.input, sums.cache_read, sums.corrected) == (9, 90, 50, 2)
 
 
-def test_reconciling_lists_what_does_not_fit_together(tmp_path: Path) -> None:
+def test_reconciling_lists_inconsistencies(tmp_path: Path) -> None:
     path = tmp_path / "books.jsonl"
     now_us = NOVEMBER_US + DAY_US
     records: list[Record] = [
@@ -171,7 +171,7 @@ def test_reconciling_lists_what_does_not_fit_together(tmp_path: Path) -> None:
     assert (sums.calls, sums.unsettled, sums.cost) == (5, 2, 3_000_000)
 
 
-def test_a_hold_that_was_extended_is_reconciled_after_the_end_of_its_last_lease_with_what_is_held_then(
+def test_an_extended_hold_is_reconciled_after_its_last_lease_with_its_last_amounts(
     tmp_path: Path,
 ) -> None:
     """Held for ten minutes, extended after five and after seven: the last lease ends after seventeen."""
@@ -179,10 +179,10 @@ def test_a_hold_that_was_extended_is_reconciled_after_the_end_of_its_last_lease_
     first = held("a", NOVEMBER_US)
     later = [
         first._replace(
-            kind="extended", at_us=NOVEMBER_US + minutes * minute_us, held_output=made, held_cost=made,
+            kind="extended", at_us=NOVEMBER_US + minutes * minute_us, held_output=entries, held_cost=entries,
             admitted_us=NOVEMBER_US,
         )
-        for minutes, made in ((5, 1000), (7, 1200))
+        for minutes, entries in ((5, 1000), (7, 1200))
     ]  # fmt: skip
     write(path, first, *later, held("b", NOVEMBER_US), later[0]._replace(id="b"), settled("b", NOVEMBER_US))
     with closing(read_books(path)) as books:
@@ -230,7 +230,7 @@ def test_days_are_those_of_the_zone_when_its_clocks_change(tmp_path: Path) -> No
     ]
 
 
-def test_since_and_until_take_what_counts_between_them(tmp_path: Path) -> None:
+def test_since_and_until_bound_what_counts(tmp_path: Path) -> None:
     path = tmp_path / "books.jsonl"
     write(path, *[settled(str(day), OCTOBER_US + day * DAY_US) for day in range(40)])
     with closing(read_books(path)) as books:

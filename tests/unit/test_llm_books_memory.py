@@ -1,4 +1,4 @@
-"""Books of any size are read in the same memory: of calls that are settled nothing is kept."""
+"""Books of any size are read in bounded memory: settled calls are forgotten."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headgate.llm.usage import Usage
 
 NOVEMBER_US = 1_793_491_200_000_000
 ALWAYS = 20
-"""Calls that are never settled, and settled twice, in books of any size."""
+"""The calls that are never settled, and those that are settled twice, in books of any size."""
 
 
 def written(path: Path, calls: int) -> ReadBooks:
-    """Books of so many calls within an hour, of five users."""
+    """Write books of this number of calls within an hour, by five users."""
     file = SqliteFile(path) if path.suffix == ".db" else JsonLinesFile(path, daily=False)
     batch = []
     for number in range(calls):
@@ -44,7 +44,7 @@ def written(path: Path, calls: int) -> ReadBooks:
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """The most bytes of Python's objects that it takes on top."""
+    """The peak of additional bytes in Python objects while `work` runs."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -66,16 +66,16 @@ def test_four_times_as_many_calls_take_no_more_memory(tmp_path: Path, form: str)
             assert (report.total.booked.calls, report.total.booked.cost) == (calls, calls - ALWAYS)
             assert len(found.unreconciled) == len(found.settled_again) == ALWAYS and not found.without_hold
 
-        work()  # what is made once
+        work()  # creates what is created only once
         peaks.append(peak_of(work))
         books.close()
     assert peaks[1] < peaks[0] + 64 * 1024, "6,000 ids alone are half a megabyte"
 
 
-def test_calls_are_remembered_that_are_told_of_after_they_were_settled(tmp_path: Path) -> None:
+def test_calls_with_entries_after_their_settling_are_remembered(tmp_path: Path) -> None:
     held = Entry("held", "usual", 1, Caller(), "m", 1, 1, None)
     settled = held._replace(kind="settled", mode="unknown")
-    told: list[Entry] = [
+    entries: list[Entry] = [
         held, settled,
         held._replace(id="twice"), settled._replace(id="twice"), settled._replace(id="twice"),
         settled._replace(id="before"), held._replace(id="before"),
@@ -83,16 +83,16 @@ def test_calls_are_remembered_that_are_told_of_after_they_were_settled(tmp_path:
         held._replace(id="open"), held._replace(id='a "quote" and é'), settled._replace(id='a "quote" and é'),
     ]  # fmt: skip
     for file in (JsonLinesFile(tmp_path / "b.jsonl", daily=False), SqliteFile(tmp_path / "b.db")):
-        file.append([file.encode(entry) for entry in told])
+        file.append([file.encode(entry) for entry in entries])
         file.close()
         books = read_books(file.path)
         remembered = calls_to_remember([books], ["corrected"])
-        assert {id for _, id in books.ids()} == {entry.id for entry in told}
-        found = {id for id in [*(entry.id for entry in told), "corrected", "none"] if id in remembered}
+        assert {id for _, id in books.ids()} == {entry.id for entry in entries}
+        found = {id for id in [*(entry.id for entry in entries), "corrected", "none"] if id in remembered}
         assert found == {"twice", "before", "extended", "corrected"}
         both = calls_to_remember([books, books], [])
-        ids = {entry.id for entry in told}
-        assert {id for id in ids if id in both} == ids - {"open"}, "in the second books they come again"
+        ids = {entry.id for entry in entries}
+        assert {id for id in ids if id in both} == ids - {"open"}, "their entries are repeated in the second books"
         books.close()
 
 

@@ -1,4 +1,4 @@
-"""Paths, refusals, errors and ends of streams, in the words of OpenAI and of Anthropic."""
+"""Paths, refusals, errors and ends of streams, in the formats of OpenAI and of Anthropic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOON = 1_795_348_800_000_000
 
 
 def decided(limits: str, *costs: dict[str, Any]) -> tuple[Decision, ManualClock]:
-    """The last decision of these costs, one after another, at noon."""
+    """The last decision for these costs, charged one after another, at noon."""
     clock = ManualClock(NOON)
     limiter = Limiter(limits, name="user", clock=clock)
     holds = [limiter.reserve("u1", cost, lease=600) for cost in costs]
@@ -37,11 +37,11 @@ def decided(limits: str, *costs: dict[str, Any]) -> tuple[Decision, ManualClock]
 
 
 def refused(
-    limits: str, *costs: dict[str, Any], family: Any = "openai", **told: Any
+    limits: str, *costs: dict[str, Any], family: Any = "openai", **options: Any
 ) -> tuple[int, dict[str, str], Any]:
     decision, clock = decided(limits, *costs)
-    told = {"model": "gpt-5.5", "caller": "ci", **told}
-    answer = refusal(family, decision, clock=clock, **told)
+    options = {"model": "gpt-5.5", "caller": "ci", **options}
+    answer = refusal(family, decision, clock=clock, **options)
     return answer.status, dict(answer.headers), json.loads(answer.body)
 
 
@@ -104,13 +104,11 @@ def test_lists_of_models_and_counts_of_tokens_are_not_charged() -> None:
         ("https://x.example/v2", "/v1/messages/count_tokens", "https://x.example/v2/v1/messages/count_tokens"),
     ],
 )
-def test_a_base_url_is_followed_by_what_the_clients_of_its_dialect_put_there(
-    base_url: str, path: str, url: str
-) -> None:
+def test_a_base_url_is_extended_as_the_clients_of_its_dialect_do(base_url: str, path: str, url: str) -> None:
     assert url_at(base_url, path) == url
 
 
-def test_a_refusal_of_tokens_is_told_in_the_form_of_openai() -> None:
+def test_a_refusal_of_tokens_has_openais_format() -> None:
     status, headers, body = refused(
         "100/minute; 15000 tokens/minute bucket",
         {"requests": 1, "tokens": 11972},
@@ -141,7 +139,7 @@ def test_a_refusal_of_tokens_is_told_in_the_form_of_openai() -> None:
     }
 
 
-def test_a_refusal_of_requests_is_told_in_the_form_of_openai() -> None:
+def test_a_refusal_of_requests_has_openais_format() -> None:
     _, headers, body = refused("2/minute", {"requests": 2}, {"requests": 1}, requested={"requests": 1})
     assert body["error"]["type"] == "requests" and body["error"]["code"] == "rate_limit_exceeded"
     assert body["error"]["message"] == (
@@ -185,28 +183,28 @@ def test_a_budget_is_free_again_at_its_border_however_long_the_answer_took(
     limit: str, moment: str, late_us: int
 ) -> None:
     decision, clock = decided(limit, {"usd": 20}, {"usd": 1})
-    clock.set(NOON + late_us)  # other clocks are a little behind, or ahead, as that of a Redis is
-    told = refusal("openai", decision, model="gpt-5.5", clock=clock)
-    assert f"(at {moment})" in json.loads(told.body)["error"]["message"]
-    told = refusal("anthropic", decision, model="gpt-5.5", clock=clock)
-    resets = {dict(told.headers)["anthropic-ratelimit-usd-reset"]}
-    assert f"(at {moment})" in json.loads(told.body)["error"]["message"]
+    clock.set(NOON + late_us)  # clocks differ a little, as that of a Redis does
+    answer = refusal("openai", decision, model="gpt-5.5", clock=clock)
+    assert f"(at {moment})" in json.loads(answer.body)["error"]["message"]
+    answer = refusal("anthropic", decision, model="gpt-5.5", clock=clock)
+    resets = {dict(answer.headers)["anthropic-ratelimit-usd-reset"]}
+    assert f"(at {moment})" in json.loads(answer.body)["error"]["message"]
     assert resets == {moment}
 
 
-def test_a_budget_that_comes_back_bit_by_bit_is_told_the_first_full_second_at_which_it_suffices() -> None:
+def test_a_budget_that_refills_gradually_states_the_first_full_second_at_which_it_suffices() -> None:
     decision, clock = decided("24 usd/day bucket", {"usd": 24}, {"usd": "6.0000001"})
     for late_us, second in ((0, "01"), (2_000, "01")):
         clock.set(NOON + late_us)
-        told = refusal("openai", decision, model="gpt-5.5", clock=clock)
-        assert f"(at 2026-11-22T18:00:{second}Z)" in json.loads(told.body)["error"]["message"]
+        answer = refusal("openai", decision, model="gpt-5.5", clock=clock)
+        assert f"(at 2026-11-22T18:00:{second}Z)" in json.loads(answer.body)["error"]["message"]
 
 
 @pytest.mark.parametrize("limit", ["20 usd/day in UTC", "20 usd/day fixed"])
-def test_a_budget_of_which_nothing_is_used_is_whole_now(limit: str) -> None:
+def test_the_reset_of_an_unused_budget_is_now(limit: str) -> None:
     decision, clock = decided(limit, {"usd": 21})
-    told = dict(refusal("anthropic", decision, model="gpt-5.5", clock=clock).headers)
-    assert told["anthropic-ratelimit-usd-reset"] == "2026-11-22T12:00:00Z"
+    headers = dict(refusal("anthropic", decision, model="gpt-5.5", clock=clock).headers)
+    assert headers["anthropic-ratelimit-usd-reset"] == "2026-11-22T12:00:00Z"
 
 
 @pytest.mark.parametrize("family", ["openai", "anthropic"])
@@ -221,14 +219,14 @@ def test_a_budget_of_which_nothing_is_used_is_whole_now(limit: str) -> None:
         ("1/second; 1 usd/month in UTC", [{"requests": 1, "usd": 1}, {"requests": 1, "usd": 1}], False),
     ],
 )
-def test_only_what_a_short_wait_cures_is_tried_again(family: Any, limits: str, costs: Any, retries: bool) -> None:
+def test_only_refusals_that_a_short_wait_cures_are_retried(family: Any, limits: str, costs: Any, retries: bool) -> None:
     _, headers, _ = refused(limits, *costs, family=family)
     assert ("x-should-retry" not in headers) == retries
     assert ("retry-after" in headers) == retries
     assert int(headers.get("retry-after", 0)) <= 60
 
 
-def test_a_call_that_can_never_fit_is_told_so() -> None:
+def test_the_refusal_of_a_call_that_can_never_fit_says_so() -> None:
     _, headers, body = refused("10000 tokens/minute bucket", {"tokens": 12000}, requested={"tokens": 12000})
     assert body["error"]["message"] == (
         "Request too large for gpt-5.5 in ci on tokens per min (TPM): Limit 10000, Requested 12000. The input or "
@@ -237,7 +235,7 @@ def test_a_call_that_can_never_fit_is_told_so() -> None:
     assert headers["x-should-retry"] == "false"
 
 
-def test_a_place_in_flight_is_worth_asking_for_again_before_the_lease_ends() -> None:
+def test_a_refusal_for_a_place_in_flight_suggests_a_retry_before_the_lease_ends() -> None:
     _, headers, body = refused("1 concurrent", {"requests": 1}, {"requests": 1})
     assert headers["retry-after"] == "1"
     assert body["error"]["message"] == (
@@ -246,7 +244,7 @@ def test_a_place_in_flight_is_worth_asking_for_again_before_the_lease_ends() -> 
     )
 
 
-def test_a_refusal_is_told_in_the_form_of_anthropic() -> None:
+def test_a_refusal_has_anthropics_format() -> None:
     limits = "40000 input_tokens/minute bucket; 100 uncached_input_tokens/minute bucket; 50 per 5 minutes"
     status, headers, body = refused(
         limits,
@@ -269,7 +267,7 @@ def test_a_refusal_is_told_in_the_form_of_anthropic() -> None:
     assert headers["retry-after"] == "18"
 
 
-def test_an_admitted_call_tells_of_each_unit_the_limit_that_is_nearest() -> None:
+def test_the_headers_of_an_admitted_call_have_the_nearest_limit_of_each_unit() -> None:
     decision, clock = decided("10/minute; 1000/day; 5 concurrent; 3 usd/day in UTC", {"requests": 2, "usd": "1.5"})
     assert limit_headers("openai", decision, clock=clock) == [
         ("x-ratelimit-limit-requests", "10"),
@@ -281,13 +279,13 @@ def test_an_admitted_call_tells_of_each_unit_the_limit_that_is_nearest() -> None
     ]
 
 
-def test_shadow_limits_are_not_told() -> None:
+def test_headers_leave_out_shadow_limits() -> None:
     shadow = NamedLimit(SlidingLog(limit=1, period="minute"), "s", "s", shadow=True)
     decision = Decision((shadow,), [Reading(False, 0, 1, 1, 1, 0)], allowed=True, binding=None)
     assert limit_headers("openai", decision) == []
 
 
-def test_limits_that_cannot_be_asked_are_no_refusal_of_the_caller() -> None:
+def test_unavailable_limits_are_reported_as_a_server_error() -> None:
     limit = NamedLimit(SlidingLog(limit=1, period="minute"), "s", "s")
     reading = Reading(False, 0, 1, 1_000_000, 1, 0)
     decision = Decision((limit,), [reading], allowed=False, binding=0, degraded="closed")
@@ -302,7 +300,7 @@ def test_a_call_without_what_it_is_counted_by_is_refused() -> None:
 
 
 @pytest.mark.parametrize("problem", list(Problem))
-def test_a_problem_is_told_by_both_families(problem: Problem) -> None:
+def test_a_problem_has_the_format_of_each_family(problem: Problem) -> None:
     openai, anthropic = (problem_answer(family, problem, "it is so") for family in ("openai", "anthropic"))
     assert openai.status == anthropic.status == problem.value.status
     assert json.loads(openai.body)["error"]["message"] == json.loads(anthropic.body)["error"]["message"] == "it is so"
@@ -328,16 +326,16 @@ CHUNK = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "
 
 
 def test_a_chat_ends_for_its_length_in_each_choice_that_is_open() -> None:
-    told = [
+    chunks = [
         {**CHUNK, "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]},
         {**CHUNK, "choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": None}]},
         {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
     ]
-    events, usage = read(cut_events("chat", told, Usage(10, 4, reasoning=1)))
+    events, usage = read(cut_events("chat", chunks, Usage(10, 4, reasoning=1)))
     choice = {"index": 1, "delta": {}, "logprobs": None, "finish_reason": "length"}
     assert events[0] == {**CHUNK, "choices": [choice]}
     assert usage.usage == Usage(10, 4, reasoning=1) and usage.is_final and usage.has_ended
-    silent, usage = read(cut_events("chat", told, Usage(10, 4), reports_usage=False))
+    silent, usage = read(cut_events("chat", chunks, Usage(10, 4), reports_usage=False))
     assert len(silent) == 1 and usage.usage is None and usage.has_ended
 
 
@@ -350,20 +348,20 @@ def test_a_stream_that_has_not_begun_is_ended_too() -> None:
     assert events[0]["response"]["status"] == "incomplete" and usage.has_ended
 
 
-def test_a_stream_whose_choices_have_ended_only_tells_its_usage() -> None:
-    told = [{**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
-    events, _ = read(cut_events("chat", told, Usage(10, 4)))
+def test_a_stream_whose_choices_have_ended_only_reports_its_usage() -> None:
+    chunks = [{**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    events, _ = read(cut_events("chat", chunks, Usage(10, 4)))
     assert [event["choices"] for event in events] == [[]]
 
 
 def test_messages_end_with_their_open_blocks() -> None:
-    told = [
+    message_events = [
         {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}},
         {"type": "content_block_start", "index": 0},
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1},
     ]
-    events, usage = read(cut_events("messages", told, Usage(5, 9)))
+    events, usage = read(cut_events("messages", message_events, Usage(5, 9)))
     assert events == [
         {"type": "content_block_stop", "index": 1},
         {
@@ -381,7 +379,7 @@ def test_a_response_ends_with_its_items_and_parts() -> None:
     call = {"id": "fc_1", "type": "function_call", "name": "f", "call_id": "c", "arguments": ""}
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     end = StreamEnd("responses")
-    made: list[dict[str, Any]] = [
+    events_so_far: list[dict[str, Any]] = [
         {"type": "response.created", "response": {"id": "resp_1", "object": "response", "output": []}},
         {"type": "response.output_item.added", "output_index": 0, "item": item},
         {"type": "response.content_part.added", **place, "part": {"type": "output_text", "text": ""}},
@@ -390,8 +388,8 @@ def test_a_response_ends_with_its_items_and_parts() -> None:
         {"type": "response.output_item.added", "output_index": 1, "item": call},
         {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 1, "delta": '{"a'},
     ]
-    for number, told in enumerate(made):
-        end.read({**told, "sequence_number": number})
+    for number, event in enumerate(events_so_far):
+        end.read({**event, "sequence_number": number})
     events, usage = read(end.cut(Usage(5, 9)))
     assert [(event["type"], event["sequence_number"]) for event in events] == [
         ("response.output_text.done", 7),
@@ -408,9 +406,9 @@ def test_a_response_ends_with_its_items_and_parts() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["chat", "completions", "responses", "messages"])
-@pytest.mark.parametrize("told", [None, 7, [], {"choices": None}, {"choices": [None, {"index": "x"}]}, {"type": 3},
+@pytest.mark.parametrize("event", [None, 7, [], {"choices": None}, {"choices": [None, {"index": "x"}]}, {"type": 3},
                                   {"type": "response.output_item.added", "output_index": 0, "item": "x"},
                                   {"type": "content_block_start", "index": None}])  # fmt: skip
-def test_events_of_a_wrong_shape_do_not_hinder_the_end(dialect: str, told: Any) -> None:
-    _, usage = read(cut_events(dialect, [told], Usage(5, 9)))
+def test_events_of_a_wrong_shape_do_not_prevent_the_end(dialect: str, event: Any) -> None:
+    _, usage = read(cut_events(dialect, [event], Usage(5, 9)))
     assert usage.has_ended and usage.usage is not None and usage.usage.output == 9

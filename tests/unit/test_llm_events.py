@@ -1,4 +1,4 @@
-"""Server-sent events cut at any byte: the same events come, and every byte is passed on."""
+"""Server-sent events cut at any byte: the same events are read, and every byte is passed on."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_an_event_that_is_too_long_is_handed_on_unread_and_the_next_one_is_read(
     assert b"".join(event.raw for event in events) == b"data: " + b"x" * 201 + b"\n\ndata: y\n\n" and rest == b""
 
 
-def test_what_no_blank_line_ends_is_no_event() -> None:
+def test_bytes_without_a_blank_line_are_no_event() -> None:
     events, rest = read([b"data: [DONE]\n"])
     assert events == [] and rest == b"data: [DONE]\n"

@@ -1,4 +1,4 @@
-"""Bodies that name several models: any of them may answer, so the dearest is held, and that which answered counts."""
+"""Bodies that name several models: any may answer, so the dearest is held, and the one that answered counts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def gate_of(limits: str = "10 usd/day in UTC", **llm: Any) -> LlmGate:
 
 def spent(gate: LlmGate) -> int:
     """Millionths of a dollar."""
-    left = gate.reserve("cheap", input_tokens=0, max_tokens=0).decision.limits[0].remaining
-    return (10**10 - left) // MILLIONTHS
+    remaining = gate.reserve("cheap", input_tokens=0, max_tokens=0).decision.limits[0].remaining
+    return (10**10 - remaining) // MILLIONTHS
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_stream_counts_at_the_price_of_the_model_that_all_its_events_name(
         reading.feed(f"data: {json.dumps(event)}\n\n".encode())
     reading.feed(b"data: [DONE]\n\n")
     call.settle_stream(reading.usage)
-    assert spent(in_bytes) == cost, "the same of bytes, of which few are read"
+    assert spent(in_bytes) == cost, "the same for bytes, of which few are parsed"
 
 
 def test_a_stream_that_names_no_end_of_models_counts_at_the_dearest() -> None:
@@ -181,7 +181,7 @@ def test_the_most_that_any_of_the_models_makes_is_held() -> None:
 
 def test_a_further_model_that_always_searches_is_held_a_search() -> None:
     searching = gate_of().reserve("dear", input_tokens=0, max_tokens=0, models=["gpt-4o-search-preview"])
-    assert searching.held.cost == UNKNOWN_SEARCHES // 1000, "the fee of the other is not told"
+    assert searching.held.cost == UNKNOWN_SEARCHES // 1000, "the fee of the other model is unknown"
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_a_limit_of_one_model_counts_it_as_the_fallback_of_another(body: dict[st
 
 def test_the_rules_of_all_models_that_may_answer_hold_a_call_or_none() -> None:
     cheap = {"name": "cheap", "match": {"model": "cheap"}, "by": [], "limits": "5/day in UTC"}
-    odd = {"name": "odd", "match": {"model": ["odd", "none-*"]}, "by": [], "limits": "1/day in UTC"}
-    gate = rules_of(cheap, odd)
+    refused = {"name": "odd", "match": {"model": ["odd", "none-*"]}, "by": [], "limits": "1/day in UTC"}
+    gate = rules_of(cheap, refused)
     assert len(gate.reserve("cheap", **CALL, fallbacks=["odd"]).decision.limits) == 2
     assert not gate.reserve("cheap", **CALL, fallbacks=["odd"])
     assert gate.reserve("cheap", **CALL).decision.remaining == 3
@@ -241,9 +241,9 @@ def test_a_call_is_exempt_only_if_all_models_that_may_answer_are() -> None:
     assert gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"]).decision.rule == "rest"
 
 
-def test_what_several_models_may_answer_is_settled_by_the_one_that_did() -> None:
+def test_a_call_that_several_models_may_answer_is_settled_by_the_one_that_did() -> None:
     gate = rules_of({**DEAR, "limits": "1 usd/day in UTC"})
     call = gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"])
     call.settle({"model": "cheap", "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})
-    left = gate.reserve("dear", user="ann", input_tokens=0, max_tokens=0).decision.limits[0].remaining
-    assert 10**9 - left == 3_000 * MILLIONTHS
+    remaining = gate.reserve("dear", user="ann", input_tokens=0, max_tokens=0).decision.limits[0].remaining
+    assert 10**9 - remaining == 3_000 * MILLIONTHS

@@ -1,4 +1,4 @@
-"""A call of a language model is held by all rules that apply or none, and settled by the truth in each way."""
+"""A call of a language model is held by all rules that apply or by none, and settled by its actual usage."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def gate_of(*rules: dict[str, Any], clock: ManualClock | None = None, books: Any
     return LlmGate(policy(*rules, **llm), clock=clock or ManualClock(), books=books)
 
 
-def left(gate: LlmGate, **call: Any) -> dict[str, int]:
-    """What remains of each limit, by its name, without charging anything."""
+def remaining_of(gate: LlmGate, **call: Any) -> dict[str, int]:
+    """The remaining amount of each limit, by its name, without charging anything."""
     looking = gate.reserve("m", **{"user": "u1", "input_tokens": 0, "max_tokens": 0, **call})
     remaining = {reading.name: reading.remaining for reading in looking.decision.limits}
     looking.cancel()
@@ -66,29 +66,29 @@ FULL = {
 }
 
 
-def test_what_a_call_can_cost_is_held_and_the_truth_stays() -> None:
+def test_the_most_that_a_call_can_cost_is_held_and_its_actual_cost_stays() -> None:
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     assert call and call.held == (1000, 500, 1_000_000 + 5_000_000)
-    held = left(gate)
+    held = remaining_of(gate)
     assert held["user.tokens.minute"] == 88_500 and held["user.input_tokens.minute"] == 19_000
     assert held["user.usd.day"] == 1_994_000_000 and held["user.concurrent"] == 4 and held["user.minute"] == 59
     call.settle({"usage": {"prompt_tokens": 900, "completion_tokens": 100}})
-    after = left(gate)
+    after = remaining_of(gate)
     assert after["user.tokens.minute"] == 89_000 and after["user.input_tokens.minute"] == 19_100
     assert after["user.usd.day"] == 2_000_000_000 - 900_000 - 1_000_000 and after["user.concurrent"] == 5
     call.settle_usage(Usage(1, 1))
     call.cancel()
-    assert left(gate) == after  # the first settling counts
+    assert remaining_of(gate) == after  # the first settling counts
 
 
-def test_a_refusal_takes_nothing_and_names_its_limit() -> None:
+def test_a_refusal_charges_nothing_and_names_its_limit() -> None:
     gate = gate_of(hold="max")
     refused = gate.reserve("m", user="u1", input_tokens=30_000, max_tokens=10)
     assert not refused and refused.decision.binding is not None
     assert refused.decision.binding.name == "user.input_tokens.minute" and refused.decision.retry_after is None
     refused.settle({"usage": {"prompt_tokens": 30_000, "completion_tokens": 1}})
-    assert left(gate) == FULL
+    assert remaining_of(gate) == FULL
     large = gate.call("m", user="u1", input_tokens=0, max_tokens=10**6)
     with pytest.raises(RateLimited, match="this cost can never pass"), large:
         raise AssertionError("a refused block runs")
@@ -100,18 +100,18 @@ def test_a_refusal_takes_nothing_and_names_its_limit() -> None:
         (lambda call: call.cancel(), 0, 0),
         (lambda call: call.settle_failed(), 0, 1),
         (lambda call: call.settle_unknown(), 1500, 1),
-        (lambda call: call.settle({"choices": []}), 1500, 1),  # tells no usage: unknown is not zero
+        (lambda call: call.settle({"choices": []}), 1500, 1),  # has no usage: unknown is not zero
         (lambda call: call.settle({"usage": {"prompt_tokens": -5, "completion_tokens": 1}}), 1500, 1),
         (lambda call: call.settle_at_least(Usage(1000, 20)), 1500, 1),
         (lambda call: call.settle_at_least(Usage(1000, 700)), 1700, 1),
-        (lambda call: call.settle_usage(Usage(1000, 7000)), 8000, 1),  # more than was held: a debt
+        (lambda call: call.settle_usage(Usage(1000, 7000)), 8000, 1),  # more than was held: the budget is exceeded
     ],
 )
 def test_each_way_to_settle_counts_as_the_specification_says(settle: Any, tokens: int, requests: int) -> None:
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     settle(call)
-    after = left(gate)
+    after = remaining_of(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
     assert after["user.concurrent"] == 5
 
@@ -123,7 +123,7 @@ class ProviderError(Exception):
 
 
 class ConnectError(Exception):
-    """Named as httpx names it."""
+    """An error with the name of one of httpx."""
 
 
 @pytest.mark.parametrize(
@@ -134,24 +134,22 @@ def test_a_block_that_raises_is_settled_by_what_happened(error: Exception, token
     gate = gate_of(hold="max")
     with pytest.raises(type(error)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise error
-    after = left(gate)
+    after = remaining_of(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
 
 
-def test_a_cause_deeper_down_tells_that_nothing_was_sent() -> None:
+def test_the_cause_of_an_error_shows_that_nothing_was_sent() -> None:
     gate = gate_of()
     wrapped = RuntimeError("connection error")
     wrapped.__cause__ = ConnectError()
     with pytest.raises(RuntimeError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise wrapped
-    assert left(gate) == FULL
+    assert remaining_of(gate) == FULL
 
 
 @pytest.mark.parametrize("first", [ConnectError(), ProviderError(429)])
 @pytest.mark.parametrize("second", [TimeoutError("no answer"), KeyError("choices")])
-def test_a_provider_that_failed_says_nothing_of_the_one_that_was_asked_then(
-    first: Exception, second: Exception
-) -> None:
+def test_the_failure_of_one_provider_says_nothing_about_the_next_one(first: Exception, second: Exception) -> None:
     def ask_both() -> None:
         try:
             raise first
@@ -161,17 +159,17 @@ def test_a_provider_that_failed_says_nothing_of_the_one_that_was_asked_then(
     gate = gate_of(hold="max")
     with pytest.raises(type(second)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         ask_both()
-    assert left(gate)["user.tokens.minute"] == 88_500
+    assert remaining_of(gate)["user.tokens.minute"] == 88_500
 
 
 def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    for ask, kind in ((urlopen, OSError), (requests.get, requests.ConnectionError)):
+    for fetch, kind in ((urlopen, OSError), (requests.get, requests.ConnectionError)):
         gate = gate_of(hold="max")
         with pytest.raises(kind), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
-            ask(url)
-        assert left(gate) == FULL
+            fetch(url)
+        assert remaining_of(gate) == FULL
 
 
 @pytest.mark.parametrize(
@@ -188,17 +186,17 @@ def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() ->
         (400, None, 0, 1),
     ],
 )
-def test_a_status_that_litellm_makes_up_is_none_of_a_provider(
+def test_a_status_that_litellm_invents_is_not_a_providers(
     status: int, made_of: Exception | None, tokens: int, requests: int
 ) -> None:
-    """As it raises errors: one of its own for each, with a status, while it handles those of the client beneath."""
+    """Raises errors as LiteLLM does: its own, with a status, while it handles those of the underlying client."""
     kind = type("LiteLlmError", (ProviderError,), {"__module__": "litellm.exceptions"})
     error, inner = kind(status), kind(500)
     error.__context__, inner.__context__ = inner if made_of else None, made_of
     gate = gate_of(hold="max")
     with pytest.raises(ProviderError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise error
-    after = left(gate)
+    after = remaining_of(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
 
 
@@ -212,7 +210,7 @@ class RefusingHandler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_refusal_gives_tokens_back_whatever_package_tells_its_status() -> None:
+def test_a_refusal_gives_tokens_back_whichever_package_reports_its_status() -> None:
     async def by_aiohttp(url: str) -> None:
         async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", raise_for_status=True):
             pass
@@ -220,14 +218,14 @@ def test_a_refusal_gives_tokens_back_whatever_package_tells_its_status() -> None
     with HTTPServer(("127.0.0.1", 0), RefusingHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        for ask in (
+        for fetch in (
             lambda: urlopen(url, b"{}"), lambda: requests.post(url, b"{}").raise_for_status(),
             lambda: httpx.post(url, content=b"{}").raise_for_status(), lambda: asyncio.run(by_aiohttp(url)),
         ):  # fmt: skip
             gate = gate_of(hold="max")
             with pytest.raises(Exception, match="429"), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
-                ask()
-            after = left(gate)
+                fetch()
+            after = remaining_of(gate)
             assert (after["user.tokens.minute"], after["user.minute"]) == (90_000, 59)
         server.shutdown()
 
@@ -236,7 +234,7 @@ def test_a_block_that_forgets_to_settle_stays_as_held() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
         pass
-    assert call.settled and left(gate)["user.tokens.minute"] == 88_500
+    assert call.settled and remaining_of(gate)["user.tokens.minute"] == 88_500
 
 
 def test_rules_hold_each_in_its_own_way() -> None:
@@ -268,7 +266,7 @@ def test_rules_are_for_models_by_name_beginning_or_group() -> None:
     assert applying("gpt-5.5-mini") == ["all"]
 
 
-def test_keys_are_of_who_calls_and_of_which_model_under_any_of_its_spellings() -> None:
+def test_keys_have_the_caller_and_the_model_in_any_of_its_spellings() -> None:
     rule = {"name": "one", "by": ["team", "model"], "limits": "1/minute"}
     gate = gate_of(rule)
     assert gate.reserve("gpt-5", team="red") and not gate.reserve("openai/GPT-5", team="red")
@@ -283,7 +281,7 @@ def test_tiers_of_callers_choose_limits() -> None:
     assert [bool(gate.reserve("m", user="b", tier="gold")) for _ in range(2)] == [True, False]
 
 
-def test_the_request_that_a_call_came_in_decides_with_it() -> None:
+def test_the_http_request_of_a_call_takes_part_in_the_decision() -> None:
     rule = {"name": "chat", "by": ["ip"], "match": {"path": "/v1/chat/**", "model": "m*"}, "limits": "1/minute"}
     gate = gate_of(rule)
     request = Request("POST", "/v1/chat/completions", client_ip="203.0.113.9")
@@ -291,7 +289,7 @@ def test_the_request_that_a_call_came_in_decides_with_it() -> None:
     assert gate.reserve("x", request=request) and gate.reserve("m")
 
 
-def test_an_unknown_price_says_where_the_list_of_prices_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_price_says_that_the_list_of_prices_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     with pytest.raises(
         UnknownPriceError, match=r"'gpt-5' is not known, .* not installed: pip install 'headgate\[llm\]'$"
@@ -306,7 +304,7 @@ def test_an_unknown_price_is_refused_stated_or_free_and_never_zero_by_accident()
     call = stated.reserve("nobodys-model", user="u1", input_tokens=1000, max_tokens=10)
     assert call.held.cost == 101_000_000
     call.settle_usage(Usage(1000, 0))
-    assert left(stated)["user.usd.day"] == 1_900_000_000
+    assert remaining_of(stated)["user.usd.day"] == 1_900_000_000
     assert gate_of(unknown_price="free").reserve("nobodys-model", user="u1", input_tokens=1000).held.cost == 0
     without = gate_of({"name": "all", "by": [], "limits": "5/minute"})
     assert without.reserve("nobodys-model").held.cost is None  # no limit counts money
@@ -330,12 +328,12 @@ def test_an_unknown_price_is_refused_stated_or_free_and_never_zero_by_accident()
         ({"input_tokens": -1}, "input_tokens of a call is from 0 to"),
     ],
 )
-def test_what_no_provider_takes_is_told_and_charges_nothing(fields: dict[str, Any], message: str) -> None:
+def test_a_body_that_no_provider_accepts_is_an_error_and_charges_nothing(fields: dict[str, Any], message: str) -> None:
     gate = gate_of()
     with pytest.raises(ArgumentError) as caught:
         gate.reserve(**{"model": "m", "user": "u1", **fields})
     assert str(caught.value).startswith(message)
-    assert left(gate) == FULL
+    assert remaining_of(gate) == FULL
 
 
 def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() -> None:
@@ -372,7 +370,7 @@ def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() 
         ("embeddings", {"input": "hello", "n": 2, "max_tokens": 9}, 0),
     ],
 )
-def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dict[str, Any], most: int) -> None:
+def test_fields_that_a_dialect_does_not_have_bound_no_output(dialect: str, fields: dict[str, Any], most: int) -> None:
     assert gate_of(hold="max").reserve("m", user="u1", dialect=dialect, **fields).most_output == most
 
 
@@ -384,7 +382,7 @@ def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dic
         (["chat"], "no dialect is named a list: there are chat"),
     ],
 )
-def test_a_dialect_that_is_none_is_an_error_and_holds_nothing(dialect: object, message: str) -> None:
+def test_an_unknown_dialect_is_an_error_and_holds_nothing(dialect: object, message: str) -> None:
     gate = gate_of(hold="max")
     assert gate.reserve("m", user="u1", dialect=None, max_tokens=5).decision.remaining == 4
     with pytest.raises(ArgumentError, match=message):
@@ -403,7 +401,7 @@ def test_each_prompt_of_a_completion_is_answered(prompt: Any, answers: int, dial
     assert gate.reserve("m", user="u2", prompt=prompt, max_tokens=10, n=4, best_of=5).most_output == 50 * answers
 
 
-def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
+def test_messages_are_counted_and_hidden_input_is_held_in_addition() -> None:
     gate = gate_of(unknown_price="free", hidden_input=5000)
     seen = gate.reserve("gpt-5", user="u1", messages=[{"role": "user", "content": "hello"}])
     assert 5 < seen.held.input < 12
@@ -419,21 +417,21 @@ def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
         several.cancel()
 
 
-def test_a_call_in_the_background_holds_all_that_it_may_make_as_its_usage_is_told_elsewhere() -> None:
+def test_a_call_in_the_background_holds_its_maximum_as_its_usage_is_reported_elsewhere() -> None:
     rules = [{"name": "user", "by": ["user"], "limits": LIMITS, "hold": hold} for hold in ("expected", "slices")]
     for rule in rules:
         gate = gate_of(rule)
         call = gate.reserve("m", user="u1", dialect="responses", input="hi", max_output_tokens=9_000, background=True)
         assert call.held.output == 9_000
         call.settle({"object": "response", "status": "queued", "usage": None})
-        assert left(gate)["user.tokens.minute"] < 90_000 - 9_000
+        assert remaining_of(gate)["user.tokens.minute"] < 90_000 - 9_000
         assert gate.reserve("m", user="u2", input="hi", max_output_tokens=9_000, background=False).held.output <= 1_000
 
 
 def test_a_prompt_that_is_stored_at_the_provider_is_hidden() -> None:
     gate = gate_of(hidden_input=5000)
-    told = {"id": "pmpt_1", "version": "2", "variables": {"city": "Bern"}}
-    call = gate.reserve("m", user="u1", dialect="responses", input="hi", prompt=told, max_output_tokens=5)
+    prompt = {"id": "pmpt_1", "version": "2", "variables": {"city": "Bern"}}
+    call = gate.reserve("m", user="u1", dialect="responses", input="hi", prompt=prompt, max_output_tokens=5)
     assert 5_000 < call.held.input < 5_030 and call.most_output == 5
 
 
@@ -441,12 +439,12 @@ def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0}
     gate = gate_of(hold="max")
     gate.reserve("m", user="u1", input_tokens=100, max_tokens=50).settle({"choices": [], "usage": nothing})
-    assert left(gate)["user.tokens.minute"] == 90_000 - 150, "it stays as it is held"
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 150, "the hold counts"
     with gate.call("m", user="u1", input_tokens=100, max_tokens=50) as call:
         list(call.stream([{"choices": [{"delta": {"content": "word"}}]}, {"choices": [], "usage": nothing}]))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 300, "at least what is held"
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 300, "at least the hold counts"
     gate.reserve("m", user="u1", input_tokens=0, max_tokens=50).settle({"choices": [], "usage": nothing})
-    assert left(gate)["user.tokens.minute"] == 90_000 - 300
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 300
 
 
 WORDS = "word " * 3000
@@ -463,16 +461,16 @@ SHOWN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("sent", [0, 10])
+@pytest.mark.parametrize("charged", [0, 10])
 @pytest.mark.parametrize("answer", SHOWN.values(), ids=SHOWN)
 @pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": -1}}])
 def test_an_answer_without_usage_counts_at_least_what_it_shows(
-    answer: dict[str, Any], usage: dict[str, Any], sent: int
+    answer: dict[str, Any], usage: dict[str, Any], charged: int
 ) -> None:
     books = Written()
     gate = gate_of(books=books)
-    gate.reserve("m", user="u1", input_tokens=sent, max_tokens=8_000).settle({**answer, **usage})
-    assert 3_000 <= 90_000 - sent - left(gate)["user.tokens.minute"] <= 4_000
+    gate.reserve("m", user="u1", input_tokens=charged, max_tokens=8_000).settle({**answer, **usage})
+    assert 3_000 <= 90_000 - charged - remaining_of(gate)["user.tokens.minute"] <= 4_000
     [settled] = [entry for entry in books.entries if entry.kind == "settled"][:1]
     assert settled.mode == "at least" and settled.usage is not None and settled.usage.output >= 3_000
 
@@ -481,16 +479,16 @@ def test_an_answer_without_usage_that_shows_little_stays_as_held() -> None:
     gate = gate_of(hold="max")
     answer: dict[str, Any]
     for answer in ({}, {"choices": 5}, {"data": [{"embedding": [0.5]}]}, SHOWN["chat"], {"output": [None, {}]}):
-        before = left(gate)["user.tokens.minute"]
+        before = remaining_of(gate)["user.tokens.minute"]
         gate.reserve("m", user="u1", input_tokens=10, max_tokens=8_000).settle(answer)
-        assert left(gate)["user.tokens.minute"] == before - 8_010
+        assert remaining_of(gate)["user.tokens.minute"] == before - 8_010
 
 
-def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
+def chunks(*, with_usage: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
     for _ in range(words):
         yield {"choices": [{"delta": {"content": " word"}}]}
     yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-    if told:
+    if with_usage:
         yield {"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": words}}
 
 
@@ -514,7 +512,7 @@ def test_input_that_was_sent_is_never_free(usage: dict[str, int], tokens: int, s
         list(call.stream([{"choices": [], "usage": usage}]))
     else:
         list(call.stream([{"type": "response.completed", "response": {"id": "resp_1", "usage": usage}}]))
-    assert left(gate)["user.tokens.minute"] == 90_000 - tokens
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - tokens
     [mode] = [entry.mode for entry in books.entries if entry.kind == "settled" and entry.id == call.id]
     assert mode == ("exact" if usage.get("prompt_tokens") else "at least")
 
@@ -526,24 +524,24 @@ def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_plac
 ) -> None:
     rule = {"name": "user", "by": ["user"], "limits": "1000 tokens/minute bucket; 5 concurrent"}
     books, clock = Written(), ManualClock()
-    asked: dict[str, Any] = {"user": "u1", "input_tokens": 100, "max_tokens": 50}
+    arguments: dict[str, Any] = {"user": "u1", "input_tokens": 100, "max_tokens": 50}
     answer = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 10**12}}
-    told = StreamUsage()
-    told.read(answer)
+    stream_usage = StreamUsage()
+    stream_usage.read(answer)
 
     async def main() -> Decision:
         async with AsyncLlmGate(policy(rule, hold="max"), clock=clock, books=books) as gate:
-            async with gate.call("m", **asked) as call:
-                await (call.settle_stream(told) if streamed else call.settle(answer))
-            return (await gate.reserve("m", **asked)).decision
+            async with gate.call("m", **arguments) as call:
+                await (call.settle_stream(stream_usage) if streamed else call.settle(answer))
+            return (await gate.reserve("m", **arguments)).decision
 
     if is_async:
         decision = asyncio.run(main())
     else:
         gate = gate_of(rule, hold="max", clock=clock, books=books)
-        with gate.call("m", **asked) as call:
-            call.settle_stream(told) if streamed else call.settle(answer)
-        decision = gate.reserve("m", **asked).decision
+        with gate.call("m", **arguments) as call:
+            call.settle_stream(stream_usage) if streamed else call.settle(answer)
+        decision = gate.reserve("m", **arguments).decision
     assert [limit.remaining for limit in decision.limits] == [1000 - 2 * 150, 4]
     assert [entry.mode for entry in books.entries if entry.kind == "settled"] == ["unknown"]
     assert "cannot be counted, so it stays as held" in caplog.text
@@ -557,7 +555,7 @@ def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_plac
         Usage(10, 5, cache_write_hour=1),
     ],
 )  # fmt: skip
-def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usage) -> None:
+def test_impossible_numbers_are_errors_and_settle_nothing(usage: Usage) -> None:
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     for settle in (call.settle_usage, call.settle_at_least):
@@ -565,21 +563,21 @@ def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usa
             settle(usage)
     assert not call.settled
     call.settle_usage(Usage(10, 5))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 15
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 15
 
 
-def test_a_stream_is_settled_by_the_usage_that_it_tells() -> None:
+def test_a_stream_is_settled_by_the_usage_that_it_reports() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
         assert len(list(call.stream(chunks()))) == 42
-    assert left(gate)["user.tokens.minute"] == 90_000 - 1040
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 1040
 
 
-def test_a_stream_without_usage_counts_at_least_what_was_held_and_made() -> None:
+def test_a_stream_without_usage_counts_at_least_what_was_held_and_generated() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=20) as call:
-        assert len(list(call.stream(chunks(told=False)))) == 41
-    assert left(gate)["user.tokens.minute"] <= 90_000 - 1040
+        assert len(list(call.stream(chunks(with_usage=False)))) == 41
+    assert remaining_of(gate)["user.tokens.minute"] <= 90_000 - 1040
 
 
 def test_a_caller_that_stops_reading_leaves_the_call_settled() -> None:
@@ -587,7 +585,11 @@ def test_a_caller_that_stops_reading_leaves_the_call_settled() -> None:
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     for _ in call.stream(chunks()):
         break
-    assert call.settled and left(gate)["user.tokens.minute"] == 88_500 and left(gate)["user.concurrent"] == 5
+    assert (
+        call.settled
+        and remaining_of(gate)["user.tokens.minute"] == 88_500
+        and remaining_of(gate)["user.concurrent"] == 5
+    )
 
 
 SLICED = {"name": "out", "by": ["user"], "limits": "100 output_tokens/hour bucket", "hold": "slices"}
@@ -609,23 +611,23 @@ def test_as_many_slices_are_held_as_a_large_event_needs() -> None:
     gate = gate_of(SLICED, slice=4)
     with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
         passed = len(list(call.stream(large())))
-    assert call.was_cut and 2 <= passed <= 4, "it falls behind by no event"
+    assert call.was_cut and 2 <= passed <= 4, "the count lags behind by no event"
 
     async def main() -> int:
         async def slowly() -> AsyncIterator[dict[str, Any]]:
-            for told in large():
-                yield told
+            for event in large():
+                yield event
 
         async with (
             AsyncLlmGate(policy(SLICED, slice=4), clock=ManualClock()) as other,
             other.call("m", user="u1", input_tokens=5, max_tokens=5000) as call,
         ):
-            return len([told async for told in call.stream(slowly())])
+            return len([event async for event in call.stream(slowly())])
 
     assert asyncio.run(main()) == passed
 
 
-def test_slices_go_into_debt_where_the_rule_says_so() -> None:
+def test_slices_exceed_the_budget_where_the_rule_says_so() -> None:
     gate = gate_of({**SLICED, "at_end": "debt"}, slice=20)
     with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
         assert len(list(call.stream(chunks(words=150)))) == 152
@@ -635,7 +637,7 @@ def test_slices_go_into_debt_where_the_rule_says_so() -> None:
     assert refused.decision.retry_after == pytest.approx((50 + 20) * 36, abs=36)
 
 
-def test_soft_limits_are_told_with_the_call_and_to_listeners() -> None:
+def test_soft_limits_are_reported_with_the_call_and_to_listeners() -> None:
     rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC; 1000/minute", "warn": "80%", "hold": "max"}
     gate = gate_of(rule)
     heard: list[tuple[SoftLimit, ...]] = []
@@ -647,10 +649,10 @@ def test_soft_limits_are_told_with_the_call_and_to_listeners() -> None:
 
 
 class Hook(BaseHTTPRequestHandler):
-    told: ClassVar[Queue[Any]] = Queue()
+    received: ClassVar[Queue[Any]] = Queue()
 
     def do_POST(self) -> None:
-        self.told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(204)
         self.end_headers()
 
@@ -673,7 +675,7 @@ def test_a_listener_that_raises_costs_no_call_and_the_others_hear(caplog: pytest
     assert gate.reserve("m", team="red", input_tokens=0, max_tokens=100)
 
 
-def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
+def test_a_webhook_is_notified_once_of_each_soft_limit_until_that_is_unused_again() -> None:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -684,17 +686,17 @@ def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=300_000)
         clock.advance(24 * 3_600_000_000)
         assert gate.reserve("m", team="red", input_tokens=0, max_tokens=900_000)
-        told = [Hook.told.get(timeout=30) for _ in range(2)]
+        received = [Hook.received.get(timeout=30) for _ in range(2)]
     finally:
         server.shutdown()
         server.server_close()
-    assert [(each["limit"], each["percent"], each["used"], each["team"]) for each in told] == [
+    assert [(each["limit"], each["percent"], each["used"], each["team"]) for each in received] == [
         ("team.usd", 60, "6", "red"),
         ("team.usd", 90, "9", "red"),
     ]
 
 
-def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
+def test_a_webhook_starts_once_the_system_has_resources_for_its_thread() -> None:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -705,13 +707,13 @@ def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=700_000)
         finally:
             stack_size(before)
-        assert Hook.told.empty()
+        assert Hook.received.empty()
         assert gate.reserve("m", team="blue", input_tokens=0, max_tokens=800_000)
-        told = [Hook.told.get(timeout=30)["team"] for _ in range(2)]
+        received = [Hook.received.get(timeout=30)["team"] for _ in range(2)]
     finally:
         server.shutdown()
         server.server_close()
-    assert told == ["red", "blue"]
+    assert received == ["red", "blue"]
 
 
 @pytest.mark.parametrize(
@@ -723,28 +725,28 @@ def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
         b"",
     ],
 )
-def test_a_webhook_that_answers_as_no_server_does_is_told_of_the_next_soft_limit(
+def test_a_webhook_with_an_invalid_answer_is_notified_of_the_next_soft_limit(
     answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: Queue[Any] = Queue()
+    received: Queue[Any] = Queue()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             for _ in range(2):
-                asked, _ = server.accept()
-                with asked, asked.makefile("rb") as sent:
+                connection, _ = server.accept()
+                with connection, connection.makefile("rb") as sent:
                     size = 0
                     while line := sent.readline().strip():
                         size = int(line[15:]) if line.lower().startswith(b"content-length:") else size
-                    told.put(json.loads(sent.read(size)))
-                    asked.sendall(answer)
+                    received.put(json.loads(sent.read(size)))
+                    connection.sendall(answer)
 
         Thread(target=serve, daemon=True).start()
         rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%", "hold": "max"}
         gate = gate_of(rule, webhook=f"http://127.0.0.1:{server.getsockname()[1]}/budgets")
         for team in ("red", "blue"):
             assert gate.reserve("m", team=team, input_tokens=0, max_tokens=600_000)
-            assert told.get(timeout=30)["team"] == team
+            assert received.get(timeout=30)["team"] == team
     until(lambda: caplog.text.count("the webhook of soft limits") == 2)
 
 
@@ -771,13 +773,13 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
         gate.reload(policy(prices={"m": {"input": "1"}}))
     gate.reload(policy(prices={"m": {"input": "2", "output": "10"}}, hold="max"))
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # by the price at its admission
+    assert remaining_of(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # at the price of its admission
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
+    assert remaining_of(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
 
 
-def test_a_call_that_comes_amid_a_reload_is_held_by_one_of_both_policies() -> None:
+def test_a_call_during_a_reload_is_held_by_one_of_both_policies() -> None:
     gate = gate_of(prices={"m": PRICES["m"]}, hold="max")
     admitted: list[bool] = []
     gate.gate.reloaded.append(
@@ -790,18 +792,18 @@ def test_a_call_that_comes_amid_a_reload_is_held_by_one_of_both_policies() -> No
     assert gate.reserve("new", user="u1", input_tokens=10, max_tokens=5)
 
 
-@pytest.mark.parametrize("asked", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
-def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
+def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(fields: dict[str, Any]) -> None:
     rule = {"name": "user", "by": ["user"], "limits": "1.5 usd/day in UTC"}
     prices = dict.fromkeys(("m", "large", "m service_tier=flex"), PRICES["m"])
     gate = gate_of(rule, hold="max", prices=prices)
-    calls = [gate.reserve("m", user="u1", input_tokens=100_000, max_tokens=90_000, **asked) for _ in range(2)]
+    calls = [gate.reserve("m", user="u1", input_tokens=100_000, max_tokens=90_000, **fields) for _ in range(2)]
     assert [bool(call) for call in calls] == [True, False]
     gate.reload(policy(rule, prices={name: {"input": "100", "output": "1000"} for name in prices}, hold="max"))
     usage = {"prompt_tokens": 20_000, "completion_tokens": 90_000}
-    calls[0].settle({"model": "large" if asked else "m", "service_tier": asked.get("service_tier"), "usage": usage})
+    calls[0].settle({"model": "large" if fields else "m", "service_tier": fields.get("service_tier"), "usage": usage})
     [limit] = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
-    assert limit.limit - limit.remaining == 920_000_000, "by the price of its admission"
+    assert limit.limit - limit.remaining == 920_000_000, "at the price of its admission"
 
 
 def test_calls_of_one_name_are_held_once() -> None:
@@ -811,10 +813,10 @@ def test_calls_of_one_name_are_held_once() -> None:
     assert again and again.repeated and again.id == one.id
     one.settle_usage(Usage(1000, 10))
     again.settle_usage(Usage(1000, 10))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 1010
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 1010
 
 
-def test_what_calls_used_to_take_is_held_once_it_is_known() -> None:
+def test_the_usage_of_earlier_calls_is_held_once_it_is_known() -> None:
     gate = gate_of(expected_output=3000)
     for number in range(40):
         call = gate.reserve("m", key="k", user=f"u{number}", input_tokens=1, max_tokens=5000)
@@ -834,25 +836,25 @@ def test_no_more_is_held_than_a_model_makes() -> None:
 def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that_served() -> None:
     gate = gate_of(hold="max")
     usual = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
-    asked = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
-    odd = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier=["x"])
-    assert usual.held.cost is not None and asked.held.cost is not None
-    assert asked.held.cost > usual.held.cost == odd.held.cost
+    priority = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
+    unknown_tier = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier=["x"])
+    assert usual.held.cost is not None and priority.held.cost is not None
+    assert priority.held.cost > usual.held.cost == unknown_tier.held.cost
 
     def cost_of(call: Call, **answer: Any) -> int:
-        before = left(gate)["user.usd.day"] + (call.held.cost or 0)
+        before = remaining_of(gate)["user.usd.day"] + (call.held.cost or 0)
         call.settle({"usage": {"prompt_tokens": 1000, "completion_tokens": 500}, **answer})
-        return before - left(gate)["user.usd.day"]
+        return before - remaining_of(gate)["user.usd.day"]
 
     standard = cost_of(usual)
-    assert cost_of(asked) > standard  # nothing was told: the dearest
+    assert cost_of(priority) > standard  # no tier was reported: the dearest counts
     served = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
     assert cost_of(served, service_tier="default") == standard
     streamed = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
     usage = {"prompt_tokens": 1000, "completion_tokens": 500}
-    before = left(gate)["user.usd.day"] + (streamed.held.cost or 0)
+    before = remaining_of(gate)["user.usd.day"] + (streamed.held.cost or 0)
     list(streamed.stream([{"choices": [], "usage": usage, "service_tier": "priority"}]))
-    assert before - left(gate)["user.usd.day"] > standard
+    assert before - remaining_of(gate)["user.usd.day"] > standard
 
 
 async def slowly() -> AsyncIterator[dict[str, Any]]:
@@ -861,14 +863,14 @@ async def slowly() -> AsyncIterator[dict[str, Any]]:
         yield chunk
 
 
-def test_asyncio_has_the_same_and_settles_what_is_cancelled() -> None:
+def test_an_asyncio_gate_does_the_same_and_settles_cancelled_calls() -> None:
     async def main() -> None:
         store, clock = MemoryStore(), ManualClock()
         async with AsyncLlmGate(policy(hold="max"), store=store, clock=clock) as gate:
             async with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
                 assert [chunk async for chunk in call.stream(slowly())]
             looking = LlmGate(policy(), store=store, clock=clock)
-            assert left(looking)["user.tokens.minute"] == 90_000 - 1040
+            assert remaining_of(looking)["user.tokens.minute"] == 90_000 - 1040
 
             async def forever() -> None:
                 async with gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
@@ -876,10 +878,10 @@ def test_asyncio_has_the_same_and_settles_what_is_cancelled() -> None:
 
             task = asyncio.create_task(forever())
             await asyncio.sleep(0)
-            assert left(looking)["user.concurrent"] == 4
+            assert remaining_of(looking)["user.concurrent"] == 4
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert left(looking)["user.concurrent"] == 5
+            assert remaining_of(looking)["user.concurrent"] == 5
             with pytest.raises(RateLimited):
                 async with gate.call("m", user="u1", input_tokens=30_000):
                     raise AssertionError("a refused block runs")

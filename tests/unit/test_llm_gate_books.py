@@ -36,11 +36,15 @@ def test_books_and_limits_agree_on_calls_that_end_in_every_way(tmp_path: Path, f
     late: list[Any] = []
     for number in range(600):
         clock.advance(chance.randrange(1, 200_000_000))
-        asked: dict[str, Any] = {"user": f"u{number % 3}", "input_tokens": chance.randrange(4000), "id": f"c{number}"}
-        call = gate.reserve("m", **asked)
+        arguments: dict[str, Any] = {
+            "user": f"u{number % 3}",
+            "input_tokens": chance.randrange(4000),
+            "id": f"c{number}",
+        }
+        call = gate.reserve("m", **arguments)
         assert call
         if chance.random() < 0.1:
-            assert gate.reserve("m", **asked).repeated  # the caller did not hear the answer and asks again
+            assert gate.reserve("m", **arguments).repeated  # the caller lost the answer and repeats the request
         usage = Usage(chance.randrange(4000), chance.randrange(900))
         settle = (call, chance.choice(ENDS), usage)
         if chance.random() < 0.2:
@@ -102,18 +106,18 @@ def test_calls_that_are_extended_by_themselves_or_by_slices_are_reconciled_when_
     assert (never.id, never.held_output, never.held_cost) == (flowing.id, 30, flowing.held.cost)
 
 
-def test_a_report_tells_how_many_calls_made_no_more_than_was_estimated(tmp_path: Path) -> None:
+def test_a_report_has_the_number_of_calls_within_their_estimates(tmp_path: Path) -> None:
     rules = [*POLICY["rules"], {"name": "most", "by": ["user"], "limits": "9000000 tokens/day in UTC", "hold": "max"}]
     with open_books(tmp_path / "b.db") as books, LlmGate({**POLICY, "rules": rules}, books=books) as gate:
-        for number, made in enumerate((299, 300, 301, 2000)):
+        for number, output in enumerate((299, 300, 301, 2000)):
             call = gate.reserve("m", user=f"u{number % 2}", input_tokens=10, max_tokens=4000)
-            call.settle_usage(Usage(10, made))
+            call.settle_usage(Usage(10, output))
         gate.reserve("m", user="u0", input_tokens=10, max_tokens=4000).settle_at_least(Usage(10, 4000))
         gate.reserve("m", user="u0", input_tokens=10, max_tokens=4000).cancel()
     with closing(read_books(tmp_path / "b.db")) as read:
         rows = {row.group: row.booked for row in report_of([read], by=["user"]).rows}
     assert {user: (row.estimated, row.covered) for (user,), row in rows.items()} == {"u0": (2, 1), "u1": (2, 1)}
-    assert rows[("u0",)].measured == 2 and rows[("u0",)].used_more == 0, "of all that was held, with the most"
+    assert rows[("u0",)].measured == 2 and rows[("u0",)].used_more == 0, "compared with everything that was held"
 
 
 def end(call: Any, how: str, usage: Usage) -> None:

@@ -1,4 +1,4 @@
-"""Gates hold what calls used to take, and no more than a model can make; gates of one store learn together."""
+"""Gates hold the usage of earlier calls, and no more than a model can generate; gates of one store learn together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from headgate import SharedStore
 from headgate.llm import AsyncLlmGate, LlmGate, Usage
 from headgate.llm.inputs import InputCount
-from headgate.llm.learned import LearnedHere, NothingLearned
+from headgate.llm.learned import LocalLearned, NothingLearned
 from headgate.llm.learned.shared import SharedLearned
 from subjects import ZONES
 
@@ -22,12 +22,12 @@ POLICY: dict[str, Any] = {
 }
 
 
-def settle(gate: LlmGate, made: int, times: int) -> None:
+def settle(gate: LlmGate, output: int, times: int) -> None:
     for _ in range(times):
-        gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_usage(Usage(10, made))
+        gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_usage(Usage(10, output))
 
 
-def test_a_gate_holds_what_calls_used_to_take() -> None:
+def test_a_gate_holds_the_usage_of_earlier_calls() -> None:
     with LlmGate(POLICY) as gate:
         assert gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).held.output == 700
         settle(gate, 14, 30)
@@ -37,26 +37,26 @@ def test_a_gate_holds_what_calls_used_to_take() -> None:
         assert gate.learned.coverage() == {"m": (30, 0)}
 
 
-def test_coverage_compares_what_was_made_with_the_estimate_whatever_other_rules_hold() -> None:
+def test_coverage_compares_output_with_the_estimate_whatever_other_rules_hold() -> None:
     rules = [*POLICY["rules"], {"name": "most", "by": ["user"], "limits": "90000000 tokens/day in UTC", "hold": "max"}]
     with LlmGate({**POLICY, "rules": rules}) as gate:
-        for made in (699, 700, 701):
+        for output in (699, 700, 701):
             call = gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000)
             assert call.held.output == 4000
-            call.settle_usage(Usage(10, made))
-        told = gate.coverage()["m"]
-        assert (told.calls, told.covered, told.above) == (3, 2, 1)
+            call.settle_usage(Usage(10, output))
+        coverage = gate.coverage()["m"]
+        assert (coverage.calls, coverage.covered, coverage.above) == (3, 2, 1)
         gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_at_least(Usage(10, 3000))
         gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_unknown()
         gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_failed()
-        assert gate.coverage() == {"m": (3, 1)}, "what they made is not known exactly"
+        assert gate.coverage() == {"m": (3, 1)}, "their output is not known exactly"
     with LlmGate({**POLICY, "rules": rules[1:]}) as gate:
         settle(gate, 14, 3)
-        assert gate.coverage() == {}, "nothing is held by an estimate"
+        assert gate.coverage() == {}, "no call is held by an estimate"
 
 
-def test_a_gate_may_be_given_what_was_learned() -> None:
-    learned = LearnedHere()
+def test_a_gate_may_use_given_estimates() -> None:
+    learned = LocalLearned()
     with LlmGate(POLICY, learned=learned) as gate:
         settle(gate, 14, 30)
     assert learned.output("ann", "m", 4000) == 14 and learned.coverage()["m"] == (30, 0)

@@ -1,4 +1,4 @@
-"""Functions that call a model are held by a decorator, and settled by the answer or the stream that they give."""
+"""Functions that call a model are held by a decorator, and settled by the answer or the stream that they return."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRUTH, NOTHING, HELD = (1, 242, 0), (0, 0, 0), 1000
 
 
 class Stream:
-    """A client's stream: of threads, of asyncio, or both; it knows whether it was closed."""
+    """A client's stream for threads, for asyncio, or both; it records whether it was closed."""
 
     def __init__(self) -> None:
         self.response = "what it came in"
@@ -70,7 +70,7 @@ def gate() -> LlmGate:
 
 
 def used_by(decision: Decision) -> tuple[int, int, int]:
-    """Requests, tokens and calls in flight that are used, without the call that asked."""
+    """Requests, tokens and calls in flight that are used, without the call that queries them."""
     requests, tokens, calls = (reading.limit - reading.remaining for reading in decision.limits)
     return requests - 1, tokens, calls - 1
 
@@ -91,28 +91,28 @@ async def used_async(gate: AsyncLlmGate) -> tuple[int, int, int]:
 
 def test_a_function_is_held_by_its_arguments_and_settled_by_its_answer(gate: LlmGate) -> None:
     @gate.limited(model="m", user="ann")
-    def ask(messages: list[Any], max_tokens: int = HELD, **more: Any) -> Any:
-        """Ask."""
+    def call_model(messages: list[Any], max_tokens: int = HELD, **more: Any) -> Any:
+        """Call the model."""
         requests, tokens, calls = used(gate)
         assert (requests, calls) == (1, 1) and tokens > max_tokens * more["n"]
         return ANSWER
 
-    assert ask.__doc__ == "Ask." and ask.__name__ == "ask"
-    assert ask(ASKED, n=2) is ANSWER
+    assert call_model.__doc__ == "Ask." and call_model.__name__ == "ask"
+    assert call_model(ASKED, n=2) is ANSWER
     assert used(gate) == TRUTH
 
 
-def test_model_body_and_caller_may_be_told_by_functions_of_the_call(gate: LlmGate) -> None:
+def test_functions_of_the_call_may_give_model_body_and_caller(gate: LlmGate) -> None:
     @gate.limited(
         model=lambda question, **_: question["model"],
         user=lambda question, user: user,
         body=lambda question, user: {"messages": ASKED, "max_tokens": question["most"]},
     )
-    def ask(question: dict[str, Any], user: str) -> Any:
+    def call_model(question: dict[str, Any], user: str) -> Any:
         assert HELD < used(gate, user)[1] < HELD + 100
         return ANSWER
 
-    ask({"model": "m", "most": HELD}, user="bob")
+    call_model({"model": "m", "most": HELD}, user="bob")
     assert used(gate, "bob") == TRUTH and used(gate) == NOTHING
 
 
@@ -120,17 +120,17 @@ def test_a_refusal_raises_and_the_function_is_not_called(gate: LlmGate) -> None:
     calls: list[int] = []
 
     @gate.limited(user="ann")
-    def ask(model: str, max_tokens: int) -> Any:
+    def call_model(model: str, max_tokens: int) -> Any:
         calls.append(max_tokens)
         return ANSWER
 
     for _ in range(10):
-        ask("m", HELD)
+        call_model("m", HELD)
     with pytest.raises(RateLimited):
-        ask("m", max_tokens=HELD)
+        call_model("m", max_tokens=HELD)
     assert len(calls) == 10
     with pytest.raises(ArgumentError):
-        ask("m", -1)
+        call_model("m", -1)
 
 
 def test_a_function_that_raises_is_settled_by_what_happened(gate: LlmGate) -> None:
@@ -138,17 +138,17 @@ def test_a_function_that_raises_is_settled_by_what_happened(gate: LlmGate) -> No
         status_code = 503
 
     @gate.limited(model="m", user="ann")
-    def ask(error: Exception, max_tokens: int = HELD) -> Any:
+    def call_model(error: Exception, max_tokens: int = HELD) -> Any:
         raise error
 
     for error, tokens in ((StatusError(), 0), (ConnectionRefusedError(), 0), (ValueError(), HELD)):
         with pytest.raises(type(error)):
-            ask(error)
+            call_model(error)
         assert used(gate)[1:] == (tokens, 0)
-    assert used(gate)[0] == 2, "what was never sent is no request"
+    assert used(gate)[0] == 2, "a call that was never sent is no request"
 
 
-def test_what_an_argument_of_a_package_leaves_out_is_no_part_of_the_body(gate: LlmGate) -> None:
+def test_omitted_arguments_of_a_package_are_no_part_of_the_body(gate: LlmGate) -> None:
     def create(*, messages: Any, model: str, max_tokens: Any = openai.omit, tools: Any = anthropic.omit) -> Any:
         return ANSWER
 
@@ -175,7 +175,7 @@ def test_methods_of_asynchronous_clients_are_held_though_they_begin_with_def(pac
     asyncio.run(main())
 
 
-def test_a_coroutine_that_a_gate_for_threads_cannot_hold_is_told_and_costs_nothing(gate: LlmGate) -> None:
+def test_a_coroutine_under_a_gate_for_threads_is_an_error_and_costs_nothing(gate: LlmGate) -> None:
     async def create(messages: Any) -> Any:
         raise AssertionError("it is never begun")
 
@@ -193,15 +193,15 @@ def test_fields_of_an_extra_body_are_held_as_they_are_sent(gate: LlmGate) -> Non
     seen: list[tuple[int, int, int]] = []
 
     @gate.limited(user="ann")
-    def ask(model: str, max_tokens: int, extra_body: Any = None) -> Any:
+    def call_model(model: str, max_tokens: int, extra_body: Any = None) -> Any:
         seen.append(used(gate))
         return ANSWER
 
-    ask("cheap", HELD, extra_body={"model": "m", "max_tokens": 5 * HELD})
-    ask("m", HELD, extra_body=None)
+    call_model("cheap", HELD, extra_body={"model": "m", "max_tokens": 5 * HELD})
+    call_model("m", HELD, extra_body=None)
     assert [tokens for _, tokens, _ in seen] == [5 * HELD, TRUTH[1] + HELD]
     with pytest.raises(RateLimited):
-        ask("m", HELD, extra_body={"max_tokens": 90_000})
+        call_model("m", HELD, extra_body={"max_tokens": 90_000})
 
 
 @pytest.mark.parametrize(
@@ -212,27 +212,27 @@ def test_fields_of_an_extra_body_are_held_as_they_are_sent(gate: LlmGate) -> Non
         lambda: openai.OpenAI(api_key="none").chat.completions.with_streaming_response.create,
     ],
 )
-def test_what_calls_the_model_in_a_block_of_its_own_is_told_and_costs_nothing(
+def test_a_function_with_a_call_block_of_its_own_is_an_error_and_costs_nothing(
     gate: LlmGate, method: Callable[[], Any]
 ) -> None:
-    asked: dict[str, Any] = {"model": "m", "messages": ASKED, "max_tokens": HELD}
+    arguments: dict[str, Any] = {"model": "m", "messages": ASKED, "max_tokens": HELD}
     with pytest.raises(ConfigError, match=r"gives a \w+Manager, which calls the model later: use gate.wrap\(client\)"):
-        gate.limited(user="ann")(method())(**asked)
+        gate.limited(user="ann")(method())(**arguments)
     assert used(gate) == NOTHING
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_a_manager_of_a_coroutine_function_is_told_and_costs_nothing() -> None:
+def test_a_context_manager_of_a_coroutine_function_is_an_error_and_costs_nothing() -> None:
     async def main() -> None:
         gate = AsyncLlmGate(POLICY, clock=ManualClock())
 
         @gate.limited(user="ann")
-        async def ask(model: str, messages: Any, max_tokens: int) -> Any:
+        async def call_model(model: str, messages: Any, max_tokens: int) -> Any:
             client = anthropic.AsyncAnthropic(api_key="none")
             return client.messages.stream(model=model, messages=messages, max_tokens=max_tokens)
 
         with pytest.raises(ConfigError, match="gives a AsyncMessageStreamManager"):
-            await ask(model="m", messages=ASKED, max_tokens=HELD)
+            await call_model(model="m", messages=ASKED, max_tokens=HELD)
         with pytest.raises(ConfigError, match=r"'stream' begins with def: use LlmGate, or gate.wrap\(client\)"):
             gate.limited(user="ann")(anthropic.AsyncAnthropic(api_key="none").messages.stream)
         assert await used_async(gate) == NOTHING
@@ -242,13 +242,13 @@ def test_a_manager_of_a_coroutine_function_is_told_and_costs_nothing() -> None:
 
 @pytest.mark.parametrize("way", ["to its end", "with", "close", "drop", "never read"])
 def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str) -> None:
-    told = Stream()
+    source = Stream()
 
     @gate.limited(model="m", user="ann")
-    def ask(max_tokens: int = HELD) -> Any:
-        return told
+    def call_model(max_tokens: int = HELD) -> Any:
+        return source
 
-    stream: Any = ask()
+    stream: Any = call_model()
     assert stream.response == "what it came in" and used(gate)[2] == 1
     if way == "to its end":
         assert list(stream) == CHUNKS
@@ -263,26 +263,26 @@ def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str
         stream.close()
     del stream
     gc.collect()
-    until(lambda: used(gate) == (1, HELD, 0) and told.is_closed)  # what only the collector found is left to a thread
+    until(lambda: used(gate) == (1, HELD, 0) and source.is_closed)  # a thread settles what the collector finds
 
 
 def test_a_generator_is_a_stream(gate: LlmGate) -> None:
     @gate.limited(model="m", user="ann")
-    def ask(max_tokens: int = HELD) -> Iterator[Any]:
+    def call_model(max_tokens: int = HELD) -> Iterator[Any]:
         yield from CHUNKS
 
-    assert list(ask()) == CHUNKS and used(gate) == TRUTH
+    assert list(call_model()) == CHUNKS and used(gate) == TRUTH
 
 
 def test_methods_are_functions(gate: LlmGate) -> None:
     class Asking:
         @gate.limited(user=lambda self, **_: self.user)
-        def ask(self, *, model: str, max_tokens: int) -> Any:
+        def call_model(self, *, model: str, max_tokens: int) -> Any:
             return ANSWER
 
         user = "ann"
 
-    Asking().ask(model="m", max_tokens=HELD)
+    Asking().call_model(model="m", max_tokens=HELD)
     assert used(gate) == TRUTH
 
 
@@ -291,19 +291,19 @@ def test_coroutines_and_their_streams_are_held() -> None:
         async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
 
             @gate.limited(model="m", user="ann")
-            async def ask(stream: Any = None, max_tokens: int = HELD) -> Any:
+            async def call_model(stream: Any = None, max_tokens: int = HELD) -> Any:
                 assert (await used_async(gate))[2] == 1
                 return ANSWER if stream is None else stream
 
-            assert await ask() is ANSWER and await used_async(gate) == TRUTH
-            assert [chunk async for chunk in await ask(AsyncStream())] == CHUNKS
+            assert await call_model() is ANSWER and await used_async(gate) == TRUTH
+            assert [chunk async for chunk in await call_model(AsyncStream())] == CHUNKS
             assert await used_async(gate) == (2, 484, 0)
-            told = AsyncStream()
-            async with await ask(told) as stream:
+            source = AsyncStream()
+            async with await call_model(source) as stream:
                 assert await anext(stream) == CHUNKS[0] and stream.response == "what it came in"
-            assert await used_async(gate) == (3, 484 + HELD, 0) and told.is_closed
+            assert await used_async(gate) == (3, 484 + HELD, 0) and source.is_closed
             with pytest.raises(RateLimited):
-                await ask(max_tokens=100_000)
+                await call_model(max_tokens=100_000)
 
     asyncio.run(main())
 
@@ -313,11 +313,11 @@ def test_asynchronous_generators_and_dropped_streams_are_settled() -> None:
         async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
 
             @gate.limited(model="m", user="ann")
-            async def ask(max_tokens: int = HELD) -> AsyncIterator[Any]:
+            async def call_model(max_tokens: int = HELD) -> AsyncIterator[Any]:
                 for chunk in CHUNKS:
                     yield chunk
 
-            assert [chunk async for chunk in ask()] == CHUNKS and await used_async(gate) == TRUTH
+            assert [chunk async for chunk in call_model()] == CHUNKS and await used_async(gate) == TRUTH
 
             @gate.limited(model="m", user="ann")
             async def stream(max_tokens: int = HELD) -> Any:
@@ -362,6 +362,6 @@ async def _generator() -> AsyncIterator[None]:
         (LlmGate, Stream, "limited goes around a function"),
     ],
 )
-def test_what_cannot_be_held_is_told(gate_of: Callable[..., Any], function: Any, says: str) -> None:
+def test_a_function_that_cannot_be_held_is_an_error(gate_of: Callable[..., Any], function: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         gate_of(POLICY).limited()(function)

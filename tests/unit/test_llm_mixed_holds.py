@@ -1,4 +1,4 @@
-"""Rules of one policy that hold in different ways, and rules that are only tried out, apply to one call together."""
+"""Rules of one policy that hold in different ways, and shadow rules, apply to one call together."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def gate_of(*rules: dict[str, Any], **llm: Any) -> LlmGate:
     return LlmGate({"version": 1, "llm": {"prices": PRICES, **llm}, "rules": list(rules)}, clock=ManualClock())
 
 
-def left(call: Any) -> dict[str, int]:
+def remaining_of(call: Any) -> dict[str, int]:
     return {reading.name: reading.remaining for reading in call.decision.limits}
 
 
 @pytest.mark.parametrize("modes", [("slices", "expected"), ("expected", "max"), ("max", "slices", "expected")])
-def test_a_call_in_the_background_is_held_whole_by_each_rule(modes: tuple[str, ...]) -> None:
+def test_a_call_in_the_background_is_held_in_full_by_each_rule(modes: tuple[str, ...]) -> None:
     rules = [
         {"name": mode, "by": ["user"], "hold": mode, "limits": "90000 output_tokens/minute bucket"} for mode in modes
     ]
     call = gate_of(*rules).reserve("m", user="u", input="hi", max_output_tokens=9_000, background=True)
-    assert left(call) == dict.fromkeys([f"{mode}.output_tokens" for mode in modes], 81_000)
+    assert remaining_of(call) == dict.fromkeys([f"{mode}.output_tokens" for mode in modes], 81_000)
     assert call.held.output == 9_000
 
 
@@ -37,7 +37,7 @@ def test_a_shadow_rule_refuses_no_model_without_a_price() -> None:
     call = gate.reserve("nobodys-model", user="u", input_tokens=100, max_tokens=50)
     assert call and call.held == (100, 50, None)
     call.settle_usage(Usage(100, 40))
-    assert left(gate.reserve("m", user="u", input_tokens=0, max_tokens=0))["user.tokens"] == 90_000 - 140
+    assert remaining_of(gate.reserve("m", user="u", input_tokens=0, max_tokens=0))["user.tokens"] == 90_000 - 140
     with pytest.raises(UnknownPriceError):
         gate_of(shadow, {**shadow, "name": "real", "shadow": False}).reserve("nobodys-model", user="u", input_tokens=1)
 
@@ -55,12 +55,12 @@ def test_a_shadow_rule_cuts_no_stream() -> None:
     assert not call.was_cut
 
 
-def test_a_refusal_tells_what_the_rule_asked_for_that_refuses() -> None:
+def test_a_refusal_states_the_request_of_the_rule_that_refuses() -> None:
     limit = {"by": ["user"], "limits": "1500 tokens/minute bucket"}
     rules = [{"name": "fast", "hold": "expected", **limit}, {"name": "most", "hold": "max", **limit}]
     budgets = [{"name": f"{rule['name']}usd", "by": ["user"], "hold": rule["hold"]} for rule in rules]
     wide, narrow = {"limits": "100 usd/day in UTC"}, {"limits": "0.001 usd/day in UTC"}
-    asked: dict[str, Any] = {"user": "u", "input_tokens": 1, "max_tokens": 5_000}
+    arguments: dict[str, Any] = {"user": "u", "input_tokens": 1, "max_tokens": 5_000}
     for given, expected in (
         ([rules[0], {**budgets[1], **wide}], {"tokens": 1_001}),
         ([rules[0], {**rules[1], "limits": "900000 tokens/minute bucket"}], {"tokens": 1_001}),
@@ -69,5 +69,5 @@ def test_a_refusal_tells_what_the_rule_asked_for_that_refuses() -> None:
         ([{**budgets[0], **narrow}, {**budgets[1], **wide}], {"usd": 10_001_000}),
     ):
         gate = gate_of(*given, expected_output=1_000)
-        gate.reserve("m", **asked)
-        assert gate.reserve("m", **asked).requested == expected
+        gate.reserve("m", **arguments)
+        assert gate.reserve("m", **arguments).requested == expected

@@ -1,4 +1,4 @@
-"""What a policy says of calls of language models is read, and what it cannot say is told with its place."""
+"""The section of a policy for calls of language models is read, and its errors name their places."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_budget_may_be_less_than_one_dollar() -> None:
     assert policy.rules[0].costs == {}
 
 
-def test_units_that_no_call_tells_and_costs_of_rules_are_refused() -> None:
+def test_units_without_a_cost_in_calls_and_costs_of_rules_are_errors() -> None:
     rule = {**RULE, "limits": "5 bytes/minute", "cost": 2}
     assert problems({"llm": {}, "rules": [rule]})[:2] == [
         "rules[0].limits: no call tells bytes: there are requests, tokens, input_tokens, output_tokens, "

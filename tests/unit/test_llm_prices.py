@@ -1,4 +1,4 @@
-"""Prices in whole billionths: the operator's, and those of genai-prices as it calculates them itself."""
+"""Prices in integer billionths: the operator's, and those of genai-prices, compared with its own calculation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOOK = PriceBook()
 
 
 def token_models() -> Iterator[tuple[str, str]]:
-    """Models of the great makers that are paid by their tokens."""
+    """Models of the large makers that are priced by tokens."""
     for provider in providers:
         if provider.id in ("openai", "anthropic", "google", "mistral", "deepseek", "x-ai"):
             for model in provider.models:
@@ -52,9 +52,9 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
     price = BOOK.price(model[1], at)
     if price is None:
         return
-    known = prices._look_up(model[1])
-    assert known is not None
-    told = genai_prices.Usage(
+    model_info = prices._look_up(model[1])
+    assert model_info is not None
+    their_usage = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cache_read,
         cache_write_tokens=usage.cache_write,
@@ -64,14 +64,14 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
         output_audio_tokens=usage.audio_output,
         output_image_tokens=usage.image_output,
     )
-    true = known.get_prices(at).calc_price(told)["total_price"]
-    if known.get_prices(at).requests_kcount is None:
+    true = model_info.get_prices(at).calc_price(their_usage)["total_price"]
+    if model_info.get_prices(at).requests_kcount is None:
         assert price.cost(usage) == math.ceil(Fraction(true) * 10**9)
 
 
 def test_most_models_of_the_great_makers_have_a_price() -> None:
     priced = [model for _, model in MODELS if BOOK.price(model, NOON) is not None]
-    assert len(priced) > 0.75 * len(MODELS), "the others are paid by the minute, the letter or the page"
+    assert len(priced) > 0.75 * len(MODELS), "the others are priced by the minute, the character or the page"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_dearest_price_of_a_lease_is_that_of_the_hours_it_touches() -> None:
     hour = timedelta(hours=1)
     assert BOOK.dearest("deepseek-flash", midnight, hour - timedelta(seconds=1)) == cheap
     assert BOOK.dearest("deepseek-flash", midnight, hour) == dear
-    assert BOOK.dearest("deepseek-flash", midnight, timedelta(hours=5)) == dear, "and over whole hours of another price"
+    assert BOOK.dearest("deepseek-flash", midnight, timedelta(hours=5)) == dear, "even across cheaper hours"
     assert BOOK.dearest("deepseek-flash", NOON.replace(hour=23), timedelta(hours=3)) == dear
     assert BOOK.dearest("deepseek-flash", NOON.replace(hour=5), timedelta(minutes=59)) == cheap
 
@@ -164,7 +164,7 @@ def test_fast_mode_and_batches_have_prices_of_their_own(
         ("claude-opus-5", {"made_up": "yes"}, NOON),
     ],
 )
-def test_what_has_no_known_price_has_none(model: str, terms: dict[str, str], at: datetime) -> None:
+def test_a_model_without_a_known_price_has_none(model: str, terms: dict[str, str], at: datetime) -> None:
     assert BOOK.price(model, at, terms) is None and BOOK.dearest(model, at, timedelta(minutes=1), terms) is None
     assert BOOK.price(model, at) is not None
 
@@ -183,12 +183,12 @@ def test_a_price_of_the_operators_may_be_that_of_some_terms() -> None:
     assert only.price("claude-opus-5", NOON) == BOOK.price("claude-opus-5", NOON)
 
 
-def test_prices_ask_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: object, **__: object) -> None:
+def test_prices_use_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object, **__: object) -> None:
         raise AssertionError("a price was asked for over a network")
 
-    monkeypatch.setattr("socket.socket.connect", asked)
-    monkeypatch.setattr("socket.getaddrinfo", asked)
+    monkeypatch.setattr("socket.socket.connect", connect)
+    monkeypatch.setattr("socket.getaddrinfo", connect)
     assert PriceBook().price("gpt-5-mini", NOON) is not None
     assert not get_snapshot().from_auto_update
 
@@ -201,7 +201,7 @@ def test_the_operators_prices_win() -> None:
     assert price is not None and price.cost(Usage(1000, 100)) == 1_250_000 and price.version == "own"
     assert book.dearest("gpt-5", NOON, timedelta(1)) == price
     free = book.price("mine", NOON)
-    assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up, twice"
+    assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up twice"
 
 
 @pytest.mark.parametrize("name", ["GPT-5", "openai/gpt-5", "Azure/GPT-5"])
@@ -211,7 +211,7 @@ def test_the_operators_prices_win_under_any_name_that_rules_match(name: str) -> 
     assert price is not None and price.version == "own" and price.cost(Usage(1000, 0)) == 100_000_000
     assert book.dearest(name, NOON, timedelta(1)) == price
     routed, dated = book.price("ROUTER/gpt-5", NOON), book.price("gpt-5-2025-08-07", NOON)
-    assert routed is not None and routed.cost(Usage(1000, 0)) == 7_000_000, "the whole name comes first"
+    assert routed is not None and routed.cost(Usage(1000, 0)) == 7_000_000, "the full name comes first"
     assert dated is not None and dated.version != "own", "a version is another model"
 
 
@@ -219,12 +219,14 @@ def test_audio_and_images_are_held_at_what_they_cost() -> None:
     price = BOOK.dearest("gpt-audio", NOON, timedelta(minutes=10))
     assert price is not None
     assert price.most(1000, 100) == price.cost(Usage(1000, 100, audio_input=1000, audio_output=100)) == 38_400_000
-    own = PriceBook({"m": {"input": "1", "output": "2", "audio_output": "3", "image_output": "50"}}).price("m", NOON)
-    assert own is not None and own.most(1000, 100) == 1_000_000 + 5_000_000
-    assert own.cost(Usage(1000, 100, audio_input=7, audio_output=10, image_output=20)) == 1_000_000 + 1_170_000
+    own_price = PriceBook({"m": {"input": "1", "output": "2", "audio_output": "3", "image_output": "50"}}).price(
+        "m", NOON
+    )
+    assert own_price is not None and own_price.most(1000, 100) == 1_000_000 + 5_000_000
+    assert own_price.cost(Usage(1000, 100, audio_input=7, audio_output=10, image_output=20)) == 1_000_000 + 1_170_000
 
 
-def test_an_operators_price_of_the_very_name_comes_first() -> None:
+def test_an_operators_price_of_the_exact_name_comes_first() -> None:
     book = PriceBook({"m": {"input": "1", "output": "1"}, "M": {"input": "2", "output": "2"}})
     assert [book.price(name, NOON) for name in ("m", "M")] == [
         PriceBook({"a": {"input": each, "output": each}}).price("a", NOON) for each in ("1", "2")
@@ -232,7 +234,7 @@ def test_an_operators_price_of_the_very_name_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("price", "message"),
     [
         ({"input": "1"}, "prices.m: output is missing: dollars for a million tokens, 0 if they are free"),
         ({"output": "1"}, "prices.m: input is missing"),
@@ -244,10 +246,10 @@ def test_an_operators_price_of_the_very_name_comes_first() -> None:
         ({"input": None, "output": 1}, "prices.m.input: "),
     ],
 )
-def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any], says: str) -> None:
+def test_an_invalid_price_is_an_error_that_names_its_place(price: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        PriceBook({"m": told})
-    assert str(raised.value).startswith(says)
+        PriceBook({"m": price})
+    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -261,14 +263,14 @@ def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any],
         ("m speed=standard", "prices.m speed=standard: speed=standard is what calls usually have: leave it out"),
     ],
 )
-def test_a_name_that_no_model_or_terms_can_have_is_an_error(name: str, says: str) -> None:
+def test_an_invalid_name_of_a_model_or_of_terms_is_an_error(name: str, says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         PriceBook({name: {"input": 1, "output": 1}})
     assert str(raised.value).startswith(says)
 
 
 def test_names_that_clients_make_up_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prices, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(prices, "_MOST_CACHED_NAMES", 10)
     book = PriceBook()
     assert book.price("gpt-5", NOON) is not None
     for number in range(30):
@@ -279,7 +281,7 @@ def test_names_that_clients_make_up_take_no_memory(monkeypatch: pytest.MonkeyPat
     assert (len(book._unknown), len(book._by_name), list(book._by_id), len(book._models)) == (10, 10, ["gpt-5"], 1)
     [known] = book._models.values()
     assert len(known._spans) == 1 and len(known._dearest) <= 16
-    assert not get_snapshot()._provider_misses, "the memory that has no bound is not used"
+    assert not get_snapshot()._provider_misses, "the unbounded cache is not used"
 
 
 BORDERS = [
@@ -301,10 +303,10 @@ all_terms = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.sampled_from(TIMED), near_borders, leases, all_terms), max_size=20))
-def test_what_is_remembered_is_what_is_found_anew(
-    asked: list[tuple[str, datetime, timedelta, dict[str, str]]],
+def test_a_cached_price_is_the_same_as_a_new_one(
+    queries: list[tuple[str, datetime, timedelta, dict[str, str]]],
 ) -> None:
-    for model, at, lease, terms in asked:
+    for model, at, lease, terms in queries:
         fresh = PriceBook()
         assert BOOK.price(model, at, terms) == fresh.price(model, at, terms)
         held = fresh.dearest(model, at, lease, terms)
@@ -320,7 +322,7 @@ def test_moments_of_any_time_zone_have_the_same_price() -> None:
         at = NOON.replace(hour=hour)
         price = PriceBook().price("deepseek-flash", at)
         assert BOOK.price("deepseek-flash", at.astimezone(elsewhere)) == price
-        assert BOOK.price("deepseek-flash", at.replace(tzinfo=None)) == price, "without one, UTC"
+        assert BOOK.price("deepseek-flash", at.replace(tzinfo=None)) == price, "without a time zone, UTC"
 
 
 rates = st.builds(

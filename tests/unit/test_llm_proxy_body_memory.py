@@ -1,4 +1,4 @@
-"""What a body takes once it is read is never more than is told before: resident memory of a process of its own."""
+"""A parsed body never takes more memory than estimated before: measured as resident memory of a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.llm_proxy.body_memory import read_bytes
 
 SIZE = 4 << 20
 SLACK = 2 << 20
-"""What the process itself may take meanwhile."""
+"""The memory that the process itself may take meanwhile."""
 
 MEASURE = """
 import resource, sys
@@ -47,11 +47,11 @@ def text(letters: str) -> bytes:
     ],
     ids=lambda raw: raw[:36].decode(errors="replace") + "..." + raw[-14:].decode(errors="replace"),
 )  # fmt: skip
-def test_a_body_takes_no_more_memory_than_is_told(raw: bytes) -> None:
+def test_a_body_takes_no_more_memory_than_estimated(raw: bytes) -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], input=raw, capture_output=True, check=True)
-    told, took = map(int, done.stdout.split())
-    assert took <= told + SLACK
-    assert told <= 64 * len(raw), "and is told not much too high"
+    estimated, took = map(int, done.stdout.split())
+    assert took <= estimated + SLACK
+    assert estimated <= 64 * len(raw), "the estimate is not much too high"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_body_of_signs_that_no_reader_makes_anything_of_counts_little(unit: by
     assert read_bytes(raw) <= times * len(raw)
 
 
-def test_a_text_that_does_not_end_hides_nothing_before_it() -> None:
-    made = b"[" + b"[]," * 100_000
-    assert read_bytes(made + b'"' + b"," * 1_000) >= 100_000 * (88 + 48)
-    assert read_bytes(b'"' + made) <= 3 * len(made), "nothing is read after an open text"
+def test_an_unclosed_text_hides_nothing_before_it() -> None:
+    parsed = b"[" + b"[]," * 100_000
+    assert read_bytes(parsed + b'"' + b"," * 1_000) >= 100_000 * (88 + 48)
+    assert read_bytes(b'"' + parsed) <= 3 * len(parsed), "nothing is counted after an unclosed text"

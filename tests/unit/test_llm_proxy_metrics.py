@@ -1,4 +1,4 @@
-"""What the proxy's metrics tell of estimates: how many calls made no more output than was estimated."""
+"""The proxy's metrics of estimates: how many calls had no more output than was estimated."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def figures(metrics: ProxyMetrics, name: str) -> dict[tuple[str, str], float]:
     }
 
 
-def settled(model: str, made: int, estimate: int | None) -> Entry:
+def settled(model: str, output: int, estimate: int | None) -> Entry:
     return Entry(
-        "settled", "a", 1, Caller(), model, 10, 900, None, mode="exact", usage=Usage(10, made), estimate=estimate
+        "settled", "a", 1, Caller(), model, 10, 900, None, mode="exact", usage=Usage(10, output), estimate=estimate
     )
 
 
 def test_calls_are_counted_by_whether_their_estimate_was_enough() -> None:
     metrics = ProxyMetrics()
-    for made in (99, 100, 101):
-        metrics.add(settled("m", made, 100))
+    for output in (99, 100, 101):
+        metrics.add(settled("m", output, 100))
     metrics.add(settled("m", 5, None))
     metrics.add(settled("m", 5, 100)._replace(mode="at least"))
     metrics.add(settled("m", 5, 100)._replace(mode="unknown", usage=None))
@@ -42,25 +42,25 @@ def test_calls_are_counted_by_whether_their_estimate_was_enough() -> None:
     }  # fmt: skip
 
 
-def test_what_calls_hold_grows_with_their_extensions_and_is_gone_when_they_are_settled() -> None:
+def test_held_amounts_grow_with_extensions_and_end_with_settling() -> None:
     metrics = ProxyMetrics()
     held = Entry("held", "a", 1, Caller(), "m", 10, 100, 7)
 
-    def told() -> list[str]:
+    def held_lines() -> list[str]:
         lines = metrics.exposition().decode().splitlines()
         return [line for line in lines if line.startswith(("headgate_llm_held", "headgate_llm_calls_under_way"))]
 
     for entry in (held, held._replace(id="b")):
         metrics.add(entry)
     metrics.add(held._replace(kind="extended", held_output=250, held_cost=9))
-    assert told() == ["headgate_llm_held_tokens 370.0", "headgate_llm_held_nano_usd 16.0",
+    assert held_lines() == ["headgate_llm_held_tokens 370.0", "headgate_llm_held_nano_usd 16.0",
                       "headgate_llm_calls_under_way 2.0"]  # fmt: skip
     metrics.add(settled("m", 5, None)._replace(held_output=250))
-    assert told() == ["headgate_llm_held_tokens 110.0", "headgate_llm_held_nano_usd 7.0",
+    assert held_lines() == ["headgate_llm_held_tokens 110.0", "headgate_llm_held_nano_usd 7.0",
                       "headgate_llm_calls_under_way 1.0"]  # fmt: skip
 
 
-def test_coverage_that_was_learned_is_told_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metrics_have_the_current_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "_MOST_MODELS", 2)
     metrics = ProxyMetrics()
     learned = {"a": Coverage(20, 1), "b": Coverage(10, 0), "c": Coverage(5, 5), "d": Coverage(3, 1)}

@@ -1,4 +1,4 @@
-"""Parts of the proxy by themselves: what a worker begins with, which bodies are refused, and what counts as sent."""
+"""Parts of the proxy: the configuration a worker starts with, the bodies that are refused, and what counts as sent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def policy(limits: str) -> dict[str, Any]:
 
 
 class SmallStore(MemoryStore):
-    """A store that has room for one limit."""
+    """A store that fits one limit."""
 
     def check_room(self, limits: Any, *, clock: Any = None) -> None:
         if len(limits) > 1:
@@ -57,14 +57,14 @@ class SmallStore(MemoryStore):
 
 @pytest.fixture
 def good() -> Iterator[LastGood]:
-    """What was in force in other workers."""
+    """The configuration in force in other workers."""
     good = LastGood(pickle.dumps(InForce(read_policy(policy("2/hour")), ())))
     yield good
     good._file.close()
 
 
-def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
-    """A worker's proxy that begins while its file says `limits`."""
+def started_worker(folder: Path, limits: str, good: LastGood) -> ProxyServer:
+    """The proxy of a worker that starts while its file has `limits`."""
     file = folder / "llm.yaml"
     file.write_text(json.dumps(policy(limits)))
     first = InForce(read_policy(policy("1/hour")), ())
@@ -77,7 +77,7 @@ def limits_of(server: ProxyServer) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "message"),
     [
         ('base_url: "http://ann:SECRET@api.example.com/v1"', "with no user, password, query or fragment"),
         ('base_url: "http://:SECRET@api.example.com/v1"', "with no user, password, query or fragment"),
@@ -88,37 +88,39 @@ def limits_of(server: ProxyServer) -> list[str]:
         ("base_url: https://api.example.com/v1, api_key_env: NOT_SET", "the variable 'NOT_SET' is not set"),
     ],
 )
-def test_what_is_wrong_with_a_provider_is_told_without_its_key(tmp_path: Path, field: str, told: str) -> None:
+def test_an_invalid_provider_is_described_without_its_key(tmp_path: Path, field: str, message: str) -> None:
     text = f"providers:\n  - {{name: a, {field}}}\n"
     with pytest.raises(PolicyError) as refused:
         read_providers(text, source="providers.yaml", folder=tmp_path)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "SECRET" not in str(refused.value)
 
 
-def test_an_empty_file_of_providers_is_told_what_it_begins_with(tmp_path: Path) -> None:
+def test_the_error_for_an_empty_file_of_providers_says_how_it_begins(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as refused:
         read_providers(b"# none yet\n", source="providers.yaml", folder=tmp_path)
     assert str(refused.value) == "providers.yaml: the file of providers is empty; it begins with providers:"
 
 
-def test_a_worker_begins_with_what_is_in_force_in_others_whatever_its_files_say(tmp_path: Path, good: LastGood) -> None:
+def test_a_worker_starts_with_the_configuration_in_force_in_others_whatever_its_files_say(
+    tmp_path: Path, good: LastGood
+) -> None:
     for limits in ("5/hour", "5/hour; 6/day", "no limit"):
-        assert limits_of(begun(tmp_path, limits, good)) == ["2/hour"]
+        assert limits_of(started_worker(tmp_path, limits, good)) == ["2/hour"]
 
 
-def test_a_worker_begins_with_what_came_first_where_nothing_was_kept(tmp_path: Path, good: LastGood) -> None:
+def test_a_worker_starts_with_the_first_configuration_where_none_was_stored(tmp_path: Path, good: LastGood) -> None:
     os.ftruncate(good._file.fileno(), 0)
-    assert limits_of(begun(tmp_path, "5/hour", good)) == ["1/hour"]
+    assert limits_of(started_worker(tmp_path, "5/hour", good)) == ["1/hour"]
 
 
-def test_what_a_worker_puts_in_force_is_that_of_the_next_one(tmp_path: Path, good: LastGood) -> None:
-    server = begun(tmp_path, "5/hour", good)
+def test_a_configuration_that_a_worker_puts_in_force_is_that_of_the_next_worker(tmp_path: Path, good: LastGood) -> None:
+    server = started_worker(tmp_path, "5/hour", good)
     server.reload()
-    assert limits_of(server) == limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    assert limits_of(server) == limits_of(started_worker(tmp_path, "7/hour", good)) == ["5/hour"]
     (tmp_path / "llm.yaml").write_text(json.dumps(policy("5/hour; 6/day")))
-    server.reload()  # the store has no room for it
-    assert limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    server.reload()  # the store is too small for it
+    assert limits_of(started_worker(tmp_path, "7/hour", good)) == ["5/hour"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has files in memory, and /proc to look at them")
@@ -149,22 +151,22 @@ def test_fields_that_decide_in_other_letters_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("between", ["[%s]", '{"a": %s}', '[{"a": %s}]'])
 def test_a_body_nested_deeper_than_any_call_is_refused(between: str) -> None:
-    def asked(levels: int) -> bytes:
+    def nested_body(levels: int) -> bytes:
         start, end = (between.partition("%s")[place] * levels for place in (0, 2))
         return f'{{"model": "m", "messages": [], "tools": {start}"[[["{end}}}'.encode()
 
     levels = between.count("[") + between.count("{")
-    assert read_body(asked(199 // levels), CHAT).model == "m"
+    assert read_body(nested_body(199 // levels), CHAT).model == "m"
     for more in (200, 900, 960, 100_000):
         with pytest.raises(ArgumentError, match="the body is nested too deeply"):
-            read_body(asked(more), CHAT)
+            read_body(nested_body(more), CHAT)
     many = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "{["}]}] * 500}
     assert read_body(json.dumps(many).encode(), CHAT).fields == many
 
 
 @pytest.mark.parametrize("dialect", [CHAT, COUNT_TOKENS], ids=str)
 @pytest.mark.parametrize("model", ["m" * 201, "m\n"])
-def test_the_name_of_a_model_is_bounded_also_where_nothing_is_charged(dialect: Dialect, model: str) -> None:
+def test_the_name_of_a_model_is_bounded_even_where_nothing_is_charged(dialect: Dialect, model: str) -> None:
     with pytest.raises(ArgumentError, match="model is a name of 1 to 200 printable characters"):
         read_body(json.dumps({"model": model}).encode(), dialect)
 
@@ -180,7 +182,7 @@ class Written:
 
 
 class Client:
-    """A client that takes what it is answered."""
+    """A client that reads its answers."""
 
     gone = False
     on_leave: Callable[[], None]
@@ -199,7 +201,7 @@ PROVIDER = ProviderSettings(
 
 
 class Sending(Upstream):
-    """The real one, with a connection that never opens, or one on which writing does what is told."""
+    """The real upstream, with a connection that never opens, or one whose writes behave as the test sets."""
 
     def __init__(self, write: Callable[[bytes], None] | None) -> None:
         super().__init__()
@@ -220,7 +222,7 @@ class Sending(Upstream):
 async def exchanged(
     *, write: Callable[[bytes], None] | None, leaves: bool, dialect: Dialect = CHAT, **body: Any
 ) -> list[Entry]:
-    """What the books say of a call whose client leaves, or not, once a connection is being made."""
+    """The entries in the books of a call whose client leaves, or not, while a connection is being made."""
     books, client, upstream = Written(), Client(), Sending(write)
     gate = AsyncLlmGate(policy("100/hour; 1000 tokens/hour bucket; 10 usd/day in UTC"), books=books)
     parts: Any = SimpleNamespace(
@@ -232,7 +234,7 @@ async def exchanged(
     request: Any = None
     who: Any = client
     exchange = Exchange(
-        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", counted=None, request=request,
+        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None, request=request,
         body_dropped=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(exchange.run())
@@ -247,12 +249,12 @@ async def exchanged(
     return books.entries
 
 
-def test_a_call_that_is_given_up_while_a_connection_is_made_costs_nothing() -> None:
+def test_a_call_that_is_abandoned_while_a_connection_is_made_costs_nothing() -> None:
     _, settled = asyncio.run(exchanged(write=None, leaves=True))
     assert settled.mode == "cancelled"
 
 
-def test_a_call_that_is_given_up_once_it_is_written_stays_as_held() -> None:
+def test_a_call_that_is_abandoned_after_it_is_written_stays_as_held() -> None:
     _, settled = asyncio.run(exchanged(write=lambda _: None, leaves=True))
     assert settled.mode == "unknown"
 

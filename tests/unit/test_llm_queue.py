@@ -34,7 +34,7 @@ def body(tokens: int = 10, **more: Any) -> dict[str, Any]:
 
 
 class Provider:
-    """Answers each job with the tokens that its body allows, and remembers their order."""
+    """Answers each job with the tokens that its body allows, and records their order."""
 
     def __init__(self, truth: Callable[[QueuedCall], int] = lambda job: job.body["max_tokens"]) -> None:
         self.order: list[str] = []
@@ -53,13 +53,13 @@ def of(limits: str = "1000000000 tokens/day", **settings: Any) -> tuple[AsyncLlm
     return AsyncLlmQueue(gate, clock=clock, **settings), gate, clock
 
 
-async def left(gate: LimiterGate) -> int | None:
-    """What is left of a gate's limit."""
+async def remaining_of(gate: LimiterGate) -> int | None:
+    """The remaining amount of a gate's limit."""
     return (await gate.limiter.peek("all", {"tokens": 0})).remaining
 
 
 async def serve(queue: AsyncLlmQueue, provider: Any, ids: list[str], **how: Any) -> list[Any]:
-    """The jobs when they have ended, served one at a time."""
+    """Serve the jobs one at a time, and return them when they have ended."""
     how.setdefault("pace", Pace(1, 1))
     async with queue.worker(provider, **how):
         return [await queue.result(id, 20) for id in ids]
@@ -72,7 +72,7 @@ def test_a_job_waits_is_done_and_its_answer_is_kept_for_a_while() -> None:
         assert (job.state, job.caller.user, job.model, job.ended) == ("waiting", "ann", "m", False)
         [done] = await serve(queue, Provider(lambda job: 25), [job.id])
         assert (done.state, done.answer, done.tokens) == ("done", answer_of(25), 25)
-        assert await left(gate) == 10**9 - 25
+        assert await remaining_of(gate) == 10**9 - 25
         clock.advance(60 * SECOND_US)
         with pytest.raises(UnknownJob, match="no job has the id"):
             await queue.get(job.id)
@@ -80,7 +80,7 @@ def test_a_job_waits_is_done_and_its_answer_is_kept_for_a_while() -> None:
     run(main())
 
 
-def test_a_job_that_does_not_fit_now_starts_at_the_promised_moment_and_is_asked_for_once_more() -> None:
+def test_a_job_that_does_not_fit_now_starts_at_the_promised_time_with_one_more_reservation() -> None:
     async def main() -> None:
         queue, gate, clock = of("600 tokens/minute bucket")
         start = clock.now_us()
@@ -111,7 +111,7 @@ def test_a_job_that_can_never_fit_is_refused_with_the_limits_name() -> None:
         [ended] = await serve(queue, Provider(), [job.id])
         assert (ended.state, ended.limit, ended.tokens) == ("refused", "q.tokens", 0)
         assert "can never be admitted" in ended.error
-        assert await left(gate) == 600
+        assert await remaining_of(gate) == 600
 
     run(main())
 
@@ -167,7 +167,7 @@ def test_idling_earns_no_credit() -> None:
 
 
 def test_a_user_that_had_much_is_served_again_when_it_has_waited_long() -> None:
-    """Newcomers that come without end have had nothing; they are not for ever before the one who had."""
+    """Endless new users, who have used nothing, do not starve the user who has."""
 
     async def main() -> None:
         queue, _, clock = of(fairness=Fairness(ageing_tokens=10))
@@ -214,7 +214,7 @@ def test_a_job_that_is_not_started_by_its_deadline_expires() -> None:
     run(main())
 
 
-def test_a_result_is_told_without_a_worker_when_a_job_expires() -> None:
+def test_a_result_is_returned_without_a_worker_when_a_job_expires() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()
         job = await queue.submit(body(), deadline=0.05)
@@ -247,7 +247,7 @@ def test_a_job_is_cancelled_in_every_state() -> None:
             assert (await queue.cancel(running.id)).state == "cancelled"
             await until_async(lambda: stopped)
         assert (await queue.get(running.id)).answer is None
-        assert await left(gate) == 10**9 - 70  # it was sent: as held
+        assert await remaining_of(gate) == 10**9 - 70  # it was sent, so the hold counts
         done = await queue.submit(body(1))
         await serve(queue, Provider(), [done.id])
         assert (await queue.cancel(done.id)).state == "done"
@@ -317,7 +317,7 @@ def test_kept_answers_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("submitted", "words"),
+    ("submitted", "message"),
     [
         ({"body": []}, "a body is a mapping"),
         ({"body": {"messages": []}}, "body.model"),
@@ -338,19 +338,19 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": body(text="x" * 5_000_000)}, "a body has at most 4,194,304 bytes"),
     ],
 )
-def test_what_cannot_be_a_job_is_refused_in_words(submitted: dict[str, Any], words: str) -> None:
+def test_an_invalid_job_is_an_error_that_says_why(submitted: dict[str, Any], message: str) -> None:
     async def main() -> None:
         queue, _, _ = of()
-        with pytest.raises(ArgumentError, match=words):
+        with pytest.raises(ArgumentError, match=message):
             await queue.submit(**submitted)
 
     run(main())
 
 
-def test_a_setting_that_cannot_be_is_refused_in_words() -> None:
-    for make, words in (
+def test_an_invalid_setting_is_an_error_that_says_why() -> None:
+    for make, message in (
         (lambda: AsyncLlmQueue(store="file:///x"), "the store of a queue is memory://"),
-        (lambda: AsyncLlmQueue().worker(Provider()), "a worker asks a gate"),
+        (lambda: AsyncLlmQueue().worker(Provider()), "a worker needs a gate"),
         (lambda: Bounds(jobs=0), "bounds.jobs is a number above 0"),
         (lambda: Fairness(ageing_tokens=0), "ageing_tokens is a whole number from 1"),
         (lambda: Pace(0), "start is a whole number of jobs"),
@@ -358,7 +358,7 @@ def test_a_setting_that_cannot_be_is_refused_in_words() -> None:
         (lambda: of()[0].worker(Provider(), when_lost="never"), "when_lost is one of again, fail"),
         (lambda: of()[0].worker(Provider(), retries=-1), "retries is a whole number"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             make()
 
 
@@ -379,7 +379,7 @@ def test_a_position_counts_the_jobs_before_and_the_speed_of_the_queue() -> None:
     run(main())
 
 
-def test_positions_are_told_as_they_change_until_the_job_has_ended() -> None:
+def test_positions_are_reported_as_they_change_until_the_job_has_ended() -> None:
     async def main() -> None:
         queue, _, _ = of()
         ids = [(await queue.submit(body(), tokens=1)).id for _ in range(3)]
@@ -402,11 +402,11 @@ def test_positions_are_told_as_they_change_until_the_job_has_ended() -> None:
 
 
 def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaitable[Any]]:
-    """A provider that fails so, one call after another, and answers then."""
-    left: Iterator[BaseException | None] = iter(errors)
+    """A provider that fails with these errors, one for each call, and then answers."""
+    remaining_of: Iterator[BaseException | None] = iter(errors)
 
     async def provider(job: QueuedCall, call: Any) -> Any:
-        error = next(left, None)
+        error = next(remaining_of, None)
         if error is not None:
             raise error
         return answer_of(10)
@@ -422,10 +422,10 @@ def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaita
         (ProviderError("broken", status=500), 990),
         (ProviderError("the provider's proxy has no answer", status=524), 990),
         (ConnectionRefusedError("nobody there"), 990),
-        (TimeoutError("no answer"), 890),  # perhaps it was answered: what was held for it stays
+        (TimeoutError("no answer"), 890),  # it may have been answered: the hold counts
     ],
 )
-def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, remaining: int) -> None:
+def test_a_job_whose_provider_cannot_answer_is_retried(error: BaseException, remaining: int) -> None:
     async def main() -> None:
         queue, gate, clock = of("1000 tokens/day bucket")
         start = clock.now_us()
@@ -433,7 +433,7 @@ def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, rema
         [done] = await serve(queue, failing(error), [job.id])
         assert (done.state, done.attempts) == ("done", 1)
         assert done.started_us - start == SECOND_US * (7 if getattr(error, "retry_after", None) else 1)
-        assert await left(gate) in (remaining, remaining + 1)  # it refills by 1 in 87 seconds
+        assert await remaining_of(gate) in (remaining, remaining + 1)  # it refills by 1 in 87 seconds
 
     run(main())
 
@@ -450,19 +450,19 @@ def test_a_job_that_litellm_lost_stays_charged_though_its_error_has_a_status() -
             job = await queue.submit(body(100))
             [done] = await serve(queue, failing(error), [job.id])
             assert (done.state, done.attempts) == ("done", 1)
-            assert await left(gate) in (remaining, remaining + 1)
+            assert await remaining_of(gate) in (remaining, remaining + 1)
 
     run(main())
 
 
-def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but_the_request() -> None:
+def test_a_redirect_is_not_retried_and_only_the_request_stays_charged() -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         ids = [(await queue.submit(body(100), id=id)).id for id in ("a", "b")]
         moved = ProviderError("the provider answered 308", status=308)
         jobs = await serve(queue, failing(moved, answered(301)), ids)
         assert [(job.state, job.attempts, job.tokens) for job in jobs] == [("failed", 0, 0)] * 2
-        assert await left(gate) == 1000
+        assert await remaining_of(gate) == 1000
 
     run(main())
 
@@ -470,7 +470,7 @@ def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but
 @pytest.mark.parametrize(
     "date", ["Fri, 27 Nov 2026 18:00:40 GMT", "Friday, 27-Nov-26 18:00:40 GMT", "Fri Nov 27 18:00:40 2026"]
 )
-def test_a_provider_that_says_by_a_date_when_to_try_again_is_obeyed(date: str) -> None:
+def test_a_retry_date_of_a_provider_is_obeyed(date: str) -> None:
     async def main() -> None:
         queue, _, clock = of()
         start = clock.now_us()
@@ -483,15 +483,15 @@ def test_a_provider_that_says_by_a_date_when_to_try_again_is_obeyed(date: str) -
 
 
 @pytest.mark.parametrize("date", ["Fri, 27 Nov", "Fri, 99 Nov 2026 18:00:40 GMT", "soon", "-1", "1e3", ""])
-def test_what_is_no_date_to_try_again_at_says_nothing(date: str) -> None:
+def test_an_invalid_retry_date_is_ignored(date: str) -> None:
     assert failure_of(answered(429, retry_after=date)).retry_after_us is None
 
 
-def test_a_date_to_try_again_at_that_is_over_asks_for_no_wait() -> None:
+def test_a_retry_date_in_the_past_means_no_wait() -> None:
     assert failure_of(answered(503, retry_after="Fri, 27 Nov 2020 18:00:40 GMT")).retry_after_us is None
 
 
-def test_who_says_to_try_again_now_is_asked_after_the_usual_pause() -> None:
+def test_a_provider_that_says_to_retry_now_is_retried_after_the_usual_pause() -> None:
     async def main() -> None:
         for error in (ProviderError("busy", status=429, retry_after=0), answered(503, retry_after="0")):
             queue, _, clock = of()
@@ -503,7 +503,7 @@ def test_who_says_to_try_again_now_is_asked_after_the_usual_pause() -> None:
     run(main())
 
 
-def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() -> None:
+def test_retries_are_bounded_and_calls_that_a_provider_refuses_are_not_retried() -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         ids = [(await queue.submit(body(100), id=id)).id for id in ("a", "b", "c")]
@@ -513,13 +513,13 @@ def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() ->
         assert [job.attempts for job in jobs] == [2, 0, 0]
         assert [job.tokens for job in jobs[:2]] == [0, 0]
         assert jobs[1].error == "ProviderError: no such model"
-        assert await left(gate) in (900, 901)  # of an error of the handler's own it is unknown what the provider made
+        assert await remaining_of(gate) in (900, 901)  # what the provider generated is unknown
 
     run(main())
 
 
 def answered(status: int, *, library: Any = httpx, **fields: str) -> Any:
-    """What httpx, or its successor, raises for an answer with these fields."""
+    """The error of httpx, or its successor, for a response with these fields."""
     request = library.Request("POST", "http://provider/v1/chat/completions")
     headers = {name.replace("_", "-"): value for name, value in fields.items()}
     response = library.Response(status, headers=headers, request=request)
@@ -527,7 +527,7 @@ def answered(status: int, *, library: Any = httpx, **fields: str) -> Any:
 
 
 def of_a_package(package: Any, status: int, should_retry: str) -> Any:
-    """What the package of a provider raises for an answer that says so."""
+    """The error of a provider's package for such a response."""
     response = answered(status, library=httpx2, x_should_retry=should_retry).response
     return package.APIStatusError("refused", response=response, body=None)
 
@@ -548,18 +548,18 @@ def of_a_package(package: Any, status: int, should_retry: str) -> Any:
         (ProviderError("not yet", status=404, should_retry=True), 1, "done"),
     ],
 )
-def test_a_provider_that_says_whether_to_try_again_is_obeyed(error: BaseException, attempts: int, state: str) -> None:
+def test_a_provider_that_says_whether_to_retry_is_obeyed(error: BaseException, attempts: int, state: str) -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         job = await queue.submit(body(100))
         [ended] = await serve(queue, failing(error), [job.id])
         assert (ended.state, ended.attempts) == (state, attempts)
-        assert await left(gate) in ((990, 991) if state == "done" else (1000,))  # what was refused took no tokens
+        assert await remaining_of(gate) in ((990, 991) if state == "done" else (1000,))  # refused calls used no tokens
 
     run(main())
 
 
-def test_a_provider_that_always_says_to_try_again_is_asked_as_often_as_the_worker_retries() -> None:
+def test_a_provider_that_always_says_to_retry_is_called_as_often_as_the_worker_retries() -> None:
     async def main() -> None:
         queue, _, _ = of()
         job = await queue.submit(body(100))
@@ -585,18 +585,18 @@ def test_an_answer_that_json_cannot_say_fails_its_job() -> None:
 
 
 def test_a_handler_that_cancels_itself_fails_its_job_once_and_stays_held() -> None:
-    asked: list[str] = []
+    handled: list[str] = []
 
-    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
-        asked.append(job.id)
+    async def handler(job: QueuedCall, call: Any) -> dict[str, Any]:
+        handled.append(job.id)
         raise asyncio.CancelledError("a task inside was cancelled")
 
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         job = await queue.submit(body(100))
-        [done] = await serve(queue, ask, [job.id])
+        [done] = await serve(queue, handler, [job.id])
         assert (done.state, done.error) == ("failed", "CancelledError: a task inside was cancelled")
-        assert asked == [job.id] and await left(gate) in (900, 901)
+        assert handled == [job.id] and await remaining_of(gate) in (900, 901)
 
     run(main())
 
@@ -614,7 +614,7 @@ def test_a_handler_for_threads_fails_its_job_in_words() -> None:
 
 
 class _Mute(Exception):
-    """An error that cannot be told."""
+    """An error without a text."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -622,24 +622,24 @@ class _Mute(Exception):
 
 @pytest.mark.parametrize(
     ("error", "says"),
-    [(ValueError("\ud83d"), "ValueError: \\ud83d"), (_Mute(), "_Mute: it does not say what")],
+    [(ValueError("\ud83d"), "ValueError: \\ud83d"), (_Mute(), "_Mute: its text cannot be read")],
 )
-def test_any_error_is_told_in_words_that_can_be_kept(error: Exception, says: str) -> None:
+def test_any_error_is_described_by_a_text_that_can_be_stored(error: Exception, says: str) -> None:
     assert failure_of(error).message == says
 
 
 def test_an_answer_that_was_cut_within_a_character_is_kept() -> None:
     cut = answer_of(5, choices=[{"message": {"content": "\ud83d"}, "finish_reason": "length"}])
 
-    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
+    async def handler(job: QueuedCall, call: Any) -> dict[str, Any]:
         return cut
 
     async def main() -> None:
         queue, gate, _ = of()
         job = await queue.submit(body(40), user="ann")
-        [done] = await serve(queue, ask, [job.id])
+        [done] = await serve(queue, handler, [job.id])
         assert (done.state, done.answer, done.tokens) == ("done", cut, 5)
-        assert await left(gate) == 10**9 - 5
+        assert await remaining_of(gate) == 10**9 - 5
 
     run(main())
 
@@ -663,7 +663,7 @@ def test_a_worker_that_is_stopped_gives_its_jobs_back_and_their_holds_stay() -> 
         assert (await queue.get(job.id)).state == "waiting"
         [done] = await serve(queue, Provider(), [job.id])
         assert done.state == "done"
-        assert await left(gate) == 10**9 - 50
+        assert await remaining_of(gate) == 10**9 - 50
 
     run(main())
 
@@ -681,7 +681,7 @@ def test_a_big_job_is_not_passed_over_for_ever_by_small_ones_of_the_same_limit()
     run(main())
 
 
-def test_a_provider_that_is_too_busy_halves_what_runs_and_answers_bring_it_back() -> None:
+def test_an_overloaded_provider_halves_the_running_jobs_and_answers_raise_them_again() -> None:
     pace = Pace(start=8, most=16)
     assert pace.busy(now_us=100, sent_us=50, retry_after_us=1_000) == 1_100
     assert pace.width == 4

@@ -1,4 +1,4 @@
-"""Workers of a queue and a policy of calls of language models: what is held, by which rules, and what is settled."""
+"""Workers of a queue with a policy for calls of language models: what they hold, by which rules, and settle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def provider(job: QueuedCall, call: Any) -> Any:
     return {"usage": {"prompt_tokens": 8, "completion_tokens": 32, "total_tokens": 40}}
 
 
-async def left(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
+async def remaining_of(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
     call = await gate.reserve("own", input_tokens=0, max_tokens=0, **caller)
     return {limit.name: limit.remaining for limit in call.decision.limits}
 
@@ -51,7 +51,7 @@ def test_a_job_is_held_by_the_policy_and_settled_with_the_truth() -> None:
         async with AsyncLlmQueue(gate) as queue, queue.worker(provider):
             done = await queue.result((await queue.submit(body(), user="ann")).id)
         assert (done.state, done.tokens) == ("done", 40)
-        assert await left(gate, user="ann") == {
+        assert await remaining_of(gate, user="ann") == {
             "user.day": 98, "user.tokens.day": 960, "user.usd.day": 999_672_000
         }  # fmt: skip
 
@@ -82,18 +82,18 @@ def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_whe
 def test_a_place_that_is_freed_as_a_job_waits_to_be_tried_again_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue(gate_of({"name": "all", "by": [], "limits": "1 concurrent"}))
-        asked, answers = asyncio.Event(), asyncio.Event()
+        running, answers = asyncio.Event(), asyncio.Event()
 
-        async def ask(job: QueuedCall, call: Any) -> Any:
+        async def handler(job: QueuedCall, call: Any) -> Any:
             if job.id == "first":
-                asked.set()
+                running.set()
                 await answers.wait()
                 raise ProviderError("broken", status=500, retry_after=3600)
             return answer_of(10)
 
-        async with queue.worker(ask):
+        async with queue.worker(handler):
             first = await queue.submit(body(), user="ann", id="first")
-            await asked.wait()
+            await running.wait()
             second = await queue.submit(body(), user="ben", id="second")
             await until_it_waits_for_the_place(queue, second.id)
             answers.set()
@@ -109,7 +109,7 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
         queue = AsyncLlmQueue(gate)
 
         class Meanwhile(MemoryBacklog):
-            """A backlog in which another worker asks for the first job while the later one has the only place."""
+            """A backlog in which another worker requests the first job while the later one has the only place."""
 
             async def take(self, worker: str) -> Taken | Nothing:
                 taken = await super().take(worker)
@@ -117,15 +117,15 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
                     return taken._replace(claims=(Claim(scope, taken.score - 1, 3_600_000_000),))
                 return taken
 
-            async def park(self, worker: str, taken: Taken, *told: Any, **options: Any) -> bool:
-                parked = await super().park(worker, taken, *told, **options)
+            async def park(self, worker: str, taken: Taken, *arguments: Any, **options: Any) -> bool:
+                parked = await super().park(worker, taken, *arguments, **options)
                 if "first" not in self._jobs:
                     await another_asks_in_vain(queue, gate, scope)
                 return parked
 
-        asked = await gate.reserve("own", input_tokens=0, max_tokens=0)
-        scope = scopes_by_rules(gate)(asked.decision.definitions[0], Caller(), "own")
-        await asked.cancel()
+        probe = await gate.reserve("own", input_tokens=0, max_tokens=0)
+        scope = scopes_by_rules(gate)(probe.decision.definitions[0], Caller(), "own")
+        await probe.cancel()
         queue.backlog = Meanwhile(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
         await queue.submit(body(), user="ben", id="late")
         async with queue.worker(provider):
@@ -138,23 +138,23 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
 def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
-        asked, refused, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        running, refused, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         class Far:
-            """A gate whose refusals take a while to arrive, as those of one on a server."""
+            """A gate whose refusals are delayed, as those of one on a server are."""
 
             policy = gate.policy
 
-            async def reserve(self, **asked: Any) -> Any:
-                call = await gate.reserve(**asked)
+            async def reserve(self, **running: Any) -> Any:
+                call = await gate.reserve(**running)
                 if not call:
                     refused.set()
                     await arrives.wait()
                 return call
 
-        async def ask(job: QueuedCall, call: Any) -> Any:
+        async def handler(job: QueuedCall, call: Any) -> Any:
             if job.id == "first":
-                asked.set()
+                running.set()
                 await refused.wait()
             return answer_of(10)
 
@@ -167,32 +167,32 @@ def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next
 
         queue = AsyncLlmQueue(Far())
         queue.backlog = Telling(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
-        async with queue.worker(ask):
+        async with queue.worker(handler):
             await queue.submit(body(), user="ann", id="first")
-            await asked.wait()
+            await running.wait()
             await queue.submit(body(), user="ben", id="second")
             assert [(await queue.result(id, 20)).state for id in ("first", "second")] == ["done", "done"]
 
     run(main())
 
 
-def test_a_place_that_another_worker_asks_for_before_it_is_settled_starts_the_next_job_at_once() -> None:
+def test_a_place_that_another_worker_requests_before_it_is_settled_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
         queue = AsyncLlmQueue(gate)
 
         class Meanwhile(MemoryBacklog):
-            """A backlog in which another worker asks for the next job while the hold of one that is done is open."""
+            """A backlog in which another worker requests the next job while the hold of a finished one is open."""
 
-            async def finish(self, worker: str, taken: Taken, *told: Any, **options: Any) -> Finished:
-                finished = await super().finish(worker, taken, *told, **options)
+            async def finish(self, worker: str, taken: Taken, *arguments: Any, **options: Any) -> Finished:
+                finished = await super().finish(worker, taken, *arguments, **options)
                 if taken.id == "done":
                     await another_asks_in_vain(queue, gate, scope)
                 return finished
 
-        asked = await gate.reserve("own", input_tokens=0, max_tokens=0)
-        scope = scopes_by_rules(gate)(asked.decision.definitions[0], Caller(), "own")
-        await asked.cancel()
+        probe = await gate.reserve("own", input_tokens=0, max_tokens=0)
+        scope = scopes_by_rules(gate)(probe.decision.definitions[0], Caller(), "own")
+        await probe.cancel()
         queue.backlog = Meanwhile(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
         await queue.submit(body(), user="ben", id="done")
         async with queue.worker(provider):
@@ -222,7 +222,7 @@ async def until_submitted(queue: AsyncLlmQueue, id: str) -> None:
 
 
 async def until_it_waits_for_the_place(queue: AsyncLlmQueue, id: str) -> None:
-    """Wait until a job was refused, and its lane is left alone."""
+    """Wait until a job was refused, and its lane is parked."""
     while not (await queue.position(id)).starts_in:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -256,7 +256,7 @@ def test_a_big_job_gets_the_limit_of_its_team_although_small_ones_of_others_keep
         async with queue.worker(all_of_it, pace=Pace(1, 1)):
             for job in jobs:
                 await queue.result(job.id)
-        assert order.index("big") <= 62  # the first, and those that passed until its first promised moment
+        assert order.index("big") <= 62  # after the jobs that passed until its first promised time
 
     run(main())
 
@@ -268,16 +268,16 @@ def test_a_job_whose_worker_died_long_ago_waits_for_a_place_again_and_is_charged
         policy = {"version": 1, "llm": {"hold": "max", "prices": PRICES, "lease": "10s"}, "rules": [rule]}
         gate = AsyncLlmGate(policy, clock=clock)
         queue = AsyncLlmQueue(gate, clock=clock)
-        asked = asyncio.Event()
+        running = asyncio.Event()
 
         async def dies(job: QueuedCall, call: Any) -> Any:
-            asked.set()
+            running.set()
             await asyncio.Event().wait()
 
         job = await queue.submit(body(), user="ann")
         with suppress(ZeroDivisionError):
             async with queue.worker(dies):
-                await asked.wait()
+                await running.wait()
                 raise ZeroDivisionError
         assert (await queue.get(job.id)).state == "waiting"
         clock.advance(20_000_000)
@@ -294,13 +294,13 @@ def test_a_job_whose_worker_died_long_ago_waits_for_a_place_again_and_is_charged
         async with queue.worker(answers):
             assert (await queue.result(job.id)).state == "done"
         assert started_us >= until_us
-        now = await left(gate, user="ann")
+        now = await remaining_of(gate, user="ann")
         assert (now["user.day"], now["user.tokens.day"]) == (97, 960)  # of three calls
 
     run(main())
 
 
-def test_what_limits_share_is_known_by_their_rules() -> None:
+def test_limits_that_share_a_scope_are_found_by_their_rules() -> None:
     async def main() -> None:
         rules = [
             {"name": "user", "by": ["user"], "limits": "5/minute"},
@@ -326,7 +326,7 @@ def test_what_limits_share_is_known_by_their_rules() -> None:
 
 def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
     tool = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
-    asked = {"model": "own", "max_tokens": 0, "messages": [], "tools": [tool]}
+    job_body = {"model": "own", "max_tokens": 0, "messages": [], "tools": [tool]}
     limits = {"name": "all", "by": [], "limits": "10 usd/day in UTC"}
     llm = {"hold": "max", "prices": {"own": {"input": "0", "output": "0", "web_searches": "1000"}}, "web_searches": 5}
 
@@ -336,8 +336,8 @@ def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
     async def main(path: str) -> int:
         gate = AsyncLlmGate({"version": 1, "llm": llm, "rules": [limits]})
         async with AsyncLlmQueue(gate) as queue, queue.worker(silent):
-            assert (await queue.result((await queue.submit(asked, path=path)).id)).state == "done"
-        (remaining,) = (await left(gate)).values()
+            assert (await queue.result((await queue.submit(job_body, path=path)).id)).state == "done"
+        (remaining,) = (await remaining_of(gate)).values()
         return 10 - remaining // 10**9
 
     assert run(main("/v1/messages")) == 2, "as often as `max_uses` says"
@@ -356,8 +356,8 @@ def test_a_long_job_is_held_for_what_it_hides_as_a_short_one_is(words: int) -> N
         parts = [{"type": "text", "text": "word " * words}, {"type": "file", "file": {"file_id": "f"}}]
         gate = gate_of({"name": "user", "by": ["user"], "limits": "100000 tokens/day"})
         async with AsyncLlmQueue(gate) as queue, queue.worker(look):
-            told = {**body(), "messages": [{"role": "user", "content": parts}]}
-            await queue.result((await queue.submit(told, user="ann")).id)
+            job_body = {**body(), "messages": [{"role": "user", "content": parts}]}
+            await queue.result((await queue.submit(job_body, user="ann")).id)
         assert held[0] > gate.settings.hidden_input + words
 
     run(main())

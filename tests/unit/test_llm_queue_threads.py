@@ -43,18 +43,18 @@ def decorated(job: QueuedCall, call: Any) -> Any:
 def test_jobs_of_many_threads_are_done(handler: Any) -> None:
     with LlmQueue(gate()) as queue, queue.worker(handler) as worker, ThreadPoolExecutor(8) as threads:
 
-        def ask(number: int) -> Any:
+        def submit_and_wait(number: int) -> Any:
             job = queue.submit({**BODY, "n": number}, user=f"u{number % 3}")
             return queue.result(job.id, timeout=30)
 
-        done = list(threads.map(ask, range(30)))
+        done = list(threads.map(submit_and_wait, range(30)))
         assert [job.answer["of"] for job in done] == list(range(30)) and {job.tokens for job in done} == {7}
         until(lambda: worker.running == 0)
 
 
-@pytest.mark.parametrize("way", ["plain", "async", "decorated"])
+@pytest.mark.parametrize("ending", ["plain", "async", "decorated"])
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration()])
-def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, way: str) -> None:
+def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, ending: str) -> None:
     def exits(job: QueuedCall, call: Any) -> Any:
         if job.body["n"] == 0:
             raise error
@@ -66,7 +66,7 @@ def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, wa
     def decorated(job: QueuedCall, call: Any) -> Any:
         return exits_on_the_loop(job, call)
 
-    handler = {"plain": exits, "async": exits_on_the_loop, "decorated": decorated}[way]
+    handler = {"plain": exits, "async": exits_on_the_loop, "decorated": decorated}[ending]
     with LlmQueue(gate()) as queue, queue.worker(handler):
         jobs = [queue.submit({**BODY, "n": number}) for number in range(2)]
         ended = [queue.result(job.id, timeout=30) for job in jobs]
@@ -101,10 +101,10 @@ def test_a_job_is_shown_counted_cancelled_and_refused_as_it_is_with_asyncio() ->
             queue.get("none")
         with pytest.raises(TimeoutError):
             queue.result("a", timeout=0.01)
-        told = queue.positions("a", every=0.01)
-        assert next(told).state == "waiting"
+        positions = queue.positions("a", every=0.01)
+        assert next(positions).state == "waiting"
         assert queue.cancel(first.id).state == "cancelled"
-        assert [position.state for position in told] == ["cancelled"]
+        assert [position.state for position in positions] == ["cancelled"]
         left_early = queue.positions(second.id)
         assert next(left_early).waiting == 1
         left_early.close()
@@ -159,7 +159,7 @@ def test_as_many_plain_handlers_run_as_the_pace_allows() -> None:
         assert {queue.result(job.id, timeout=60).state for job in jobs} == {"done"}
 
 
-def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_is_told_not_to_wait() -> None:
+def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_gets_an_error() -> None:
     with LlmQueue(gate()) as queue:
 
         def more(job: QueuedCall, call: Any) -> Any:
@@ -175,13 +175,13 @@ def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_is_told_not
         assert failed.state == "failed" and "use AsyncLlmQueue" in failed.error
 
 
-def test_what_cannot_be_is_refused_in_words() -> None:
+def test_invalid_arguments_are_errors_that_say_why() -> None:
     with pytest.raises(ConfigError, match="the store of a queue is memory:// or the URL of a Redis"):
         LlmQueue(store="file:///jobs")
-    with pytest.raises(ConfigError, match="a worker asks a gate before each job"):
+    with pytest.raises(ConfigError, match="a worker needs a gate"):
         LlmQueue().worker(plainly)
     policy = {"version": 1, "llm": {}, "rules": [{"name": "user", "by": ["user"], "limits": "1/minute"}]}
-    with LlmGate(policy) as blocking, pytest.raises(ConfigError, match="a worker asks an AsyncLlmGate"):
+    with LlmGate(policy) as blocking, pytest.raises(ConfigError, match="a worker needs an AsyncLlmGate"):
         LlmQueue(blocking).worker(plainly)
     queue = LlmQueue()
     queue.close()

@@ -1,4 +1,4 @@
-"""A trace of calls, judged by a policy on the trace's own clock: what its limits would have cut."""
+"""A trace of calls, judged by a policy on the trace's own clock: what its limits would have refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(path: Path, **columns: str) -> tuple[list[TraceCall], Tally]:
 
 
 def budget_by_hand(trace: Sequence[TraceCall], budget: int, expected: int) -> tuple[int, int]:
-    """(calls, billionths) that a budget of a day admits, held with so much output and settled at once."""
+    """(calls, billionths) that a daily budget admits, if calls hold this much output and are settled at once."""
     used = calls = 0
     for call in trace:
         held = call.input * 1_000 + expected * 10_000
@@ -100,15 +100,15 @@ def test_an_output_speed_stands_for_durations() -> None:
     assert slow.refused.calls > 0 == fast.refused.calls
 
 
-def test_without_durations_limits_of_what_is_in_flight_are_left_out_and_told() -> None:
+def test_without_durations_concurrency_limits_are_left_out_and_reported() -> None:
     limits = {"name": "all", "by": [], "limits": "1 concurrent; 10/minute"}
     outcome = judge_calls(policy(limits), trace_of(30))
     assert outcome.left_out == ("all: 1 concurrent",)
-    assert outcome.settled_by == "at once, since the trace tells no durations"
+    assert outcome.settled_by == "at once, since the trace has no durations"
     assert outcome.refused.calls == 20
 
 
-def test_rules_that_wait_refuse_at_once_and_nothing_is_told_to_a_webhook() -> None:
+def test_rules_that_wait_refuse_at_once_and_no_webhook_is_notified() -> None:
     rule = {"name": "all", "by": [], "limits": "10 tokens/minute bucket", "wait": "30s", "warn": "50%"}
     outcome = judge_calls(policy(rule, webhook="https://127.0.0.1:9/none"), trace_of(30))
     assert outcome.refused.calls >= 29
@@ -128,7 +128,7 @@ def test_a_policy_without_the_section_is_an_error() -> None:
         judge_calls(plain, trace_of(1))
 
 
-def test_a_trace_is_read_in_order_of_time_and_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
+def test_a_trace_is_read_in_order_of_time_and_unreadable_rows_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
     rows = [
         "\ufeffTIMESTAMP,ContextTokens,GeneratedTokens",
@@ -162,7 +162,7 @@ def test_calls_that_an_open_quote_takes_in_are_counted(tmp_path: Path) -> None:
     assert [(one.line, one.reason[:30]) for one in tally.shown] == [(7, "it is no row: field larger tha")]
 
 
-def test_columns_are_named_where_they_are_called_otherwise(tmp_path: Path) -> None:
+def test_columns_with_other_names_can_be_configured(tmp_path: Path) -> None:
     path = tmp_path / "trace.tsv"
     path.write_text(
         "t\tin\tout\twho\tm\ttook\tmax\n1700000000\t5\t7\tanna\tgpt-5\t1.25\t100\n1700000001\t1\t2\t\t\t\t\n"
@@ -179,7 +179,7 @@ def test_columns_are_named_where_they_are_called_otherwise(tmp_path: Path) -> No
     (first, second), _ = read(path, **columns)
     assert first == TraceCall(START_US, "gpt-5", Caller(user="anna"), 5, 7, 100, 1_250_000)
     assert second == TraceCall(START_US + 1_000_000, "m", Caller(), 1, 2)
-    with pytest.raises(ConfigError, match="no column tells the time of a call; its columns are t, in, out"):
+    with pytest.raises(ConfigError, match="no column has the time of a call; its columns are t, in, out"):
         read(path)
     with pytest.raises(ConfigError, match="no column is called 'whom'"):
         read(path, **{**columns, "user": "whom"})
@@ -196,38 +196,40 @@ def replayed(tmp_path: Path) -> list[str]:
     return ["llm", "replay", str(tmp_path / "policy.json"), str(tmp_path / "trace.csv"), "--model", "m"]
 
 
-def test_the_command_tells_what_each_limit_cut_and_writes_books_that_agree(replayed: list[str], tmp_path: Path) -> None:
+def test_the_command_reports_what_each_limit_refused_and_writes_books_that_agree(
+    replayed: list[str], tmp_path: Path
+) -> None:
     books = str(tmp_path / "books.db")
     done = CliRunner().invoke(headgate, [*replayed, "--user-column", "name", "--json", "--books", books])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert len(told["limits"]) == 2
-    assert sum(limit["refused"]["calls"] for limit in told["limits"]) == told["refused"]["calls"] > 0
+    outcome = json.loads(done.stdout)
+    assert len(outcome["limits"]) == 2
+    assert sum(limit["refused"]["calls"] for limit in outcome["limits"]) == outcome["refused"]["calls"] > 0
     sums = report_of([read_books(books)]).total.booked
-    assert (sums.calls, sums.refused) == (told["admitted"]["calls"], told["refused"]["calls"])
-    assert (sums.input, sums.output) == (told["admitted"]["input"], told["admitted"]["output"])
-    assert f"{sums.cost / 10**9:.6f}" == f"{float(told['admitted']['cost_usd']):.6f}"
+    assert (sums.calls, sums.refused) == (outcome["admitted"]["calls"], outcome["refused"]["calls"])
+    assert (sums.input, sums.output) == (outcome["admitted"]["input"], outcome["admitted"]["output"])
+    assert f"{sums.cost / 10**9:.6f}" == f"{float(outcome['admitted']['cost_usd']):.6f}"
 
 
 def test_the_command_prints_a_table_or_writes_a_page(replayed: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(headgate, replayed)
     assert done.exit_code == 0
     assert "trace.csv: 300 calls, 2023-11-14 22:13:20" in done.stdout
-    assert "settled at once, since the trace tells no durations" in done.stdout
+    assert "settled at once, since the trace has no durations" in done.stdout
     page = tmp_path / "page.html"
     assert CliRunner().invoke(headgate, [*replayed, "--report", str(page)]).exit_code == 0
     assert page.read_text().count("<svg") == 3
 
 
-def test_the_command_says_what_is_missing(replayed: list[str], tmp_path: Path) -> None:
-    for arguments, status, told in (
+def test_the_command_names_missing_arguments(replayed: list[str], tmp_path: Path) -> None:
+    for arguments, status, message in (
         (replayed[:-2], 2, "say which --model the calls are of"),
         ([*replayed, "--column", "user"], 2, "it is written WHAT=COLUMN"),
         ([*replayed, "--user-column", "nobody"], 1, "no column is called 'nobody'"),
         ([*replayed, "--output-speed", "0"], 2, "0 is not in the range"),
     ):
         done = CliRunner().invoke(headgate, arguments)
-        assert done.exit_code == status and told in done.output
+        assert done.exit_code == status and message in done.output
 
 
 def test_no_call_is_no_outcome() -> None:

@@ -36,8 +36,8 @@ def run_llm(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: str) -> Ran:
         with pytest.raises(SystemExit) as ended:
             headgate(["llm", *arguments], prog_name="headgate")
-        told = capsys.readouterr()
-        return Ran(int(ended.value.code or 0), told.out, told.err)
+        captured = capsys.readouterr()
+        return Ran(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
 
@@ -60,13 +60,13 @@ def filled(tmp_path: Path) -> Path:
     return path
 
 
-def test_csv_tells_what_its_rows_lack(run_llm: Run, tmp_path: Path) -> None:
+def test_csv_says_which_lines_its_rows_leave_out(run_llm: Run, tmp_path: Path) -> None:
     path = tmp_path / "books.jsonl"
     with open_books(path) as books:
         for id in ("a", "b"):
             books.add(Entry("held", id, OCTOBER_US, Caller(user="anna"), "gpt-5", 100, 800, 8_125_000))
-    whole = run_llm("report", str(path), "--format", "csv")
-    assert whole.stderr == ""  # what is held and not settled has columns of its own
+    complete = run_llm("report", str(path), "--format", "csv")
+    assert complete.stderr == ""  # unsettled holds have columns of their own
     path.write_bytes(path.read_bytes()[:-20])
     cut = run_llm("report", str(path), "--format", "csv")
     assert cut.stderr == f"1 line could not be read; the first:\n  {path}:2: the line is cut off\n"
@@ -76,35 +76,33 @@ def test_csv_tells_what_its_rows_lack(run_llm: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "report --format csv", "report --format html", "reconcile"])
-def test_books_in_which_nothing_can_be_read_are_a_failure(
-    run_llm: Run, filled: Path, tmp_path: Path, command: str
-) -> None:
+def test_unreadable_books_are_a_failure(run_llm: Run, filled: Path, tmp_path: Path, command: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("no entry\n{}\n")
     for others in ([], [str(filled)]):
-        told = run_llm(*command.split(), *others, str(path))
-        assert told.returncode == 1
-        assert told.stderr.endswith(
+        done = run_llm(*command.split(), *others, str(path))
+        assert done.returncode == 1
+        assert done.stderr.endswith(
             f"headgate: {path}: no entry could be read; the first is line 1: the line is not JSON\n"
         )
-        assert told.stdout, "what can be read is told all the same"
+        assert done.stdout, "readable entries are reported all the same"
 
 
-def test_no_month_is_closed_where_nothing_can_be_read(run_llm: Run, tmp_path: Path) -> None:
+def test_no_month_of_unreadable_books_is_closed(run_llm: Run, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("no entry\n")
-    told = run_llm("report", str(path), "--close", "2023-10")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert "no entry could be read, so no month is closed; line 1: the line is not JSON" in told.stderr
+    done = run_llm("report", str(path), "--close", "2023-10")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no entry could be read, so no month is closed; line 1: the line is not JSON" in done.stderr
     assert path.read_text() == "no entry\n"
 
 
 @pytest.mark.parametrize("name", ["books.db", "books.jsonl"])
 @pytest.mark.parametrize("command", ["report", "reconcile"])
-def test_books_without_an_entry_are_told(run_llm: Run, tmp_path: Path, name: str, command: str) -> None:
+def test_books_without_an_entry_are_reported(run_llm: Run, tmp_path: Path, name: str, command: str) -> None:
     open_books(tmp_path / name).close()
-    told = run_llm(command, str(tmp_path / name))
-    assert (told.returncode, told.stderr) == (0, f"{tmp_path / name}: these books have no entries yet\n")
+    done = run_llm(command, str(tmp_path / name))
+    assert (done.returncode, done.stderr) == (0, f"{tmp_path / name}: these books have no entries yet\n")
 
 
 @pytest.mark.parametrize("name", ["books.db", "books.jsonl"])
@@ -113,10 +111,10 @@ def test_a_report_replaces_no_books(run_llm: Run, filled: Path, tmp_path: Path, 
     with open_books(path) as books:
         books.add(Entry("held", "c", OCTOBER_US, Caller(user="anna"), "gpt-5", 100, 800, 8_125_000))
     before = path.read_bytes()
-    for asked in (path, filled):
-        told = run_llm("report", str(asked), "--format", "csv", "--output", str(path))
-        assert (told.returncode, path.read_bytes()) == (2, before)
-        assert f"{path} is there, and holds books: name a new file, or an older report" in told.stderr
+    for source in (path, filled):
+        done = run_llm("report", str(source), "--format", "csv", "--output", str(path))
+        assert (done.returncode, path.read_bytes()) == (2, before)
+        assert f"{path} is there, and holds books: name a new file, or an older report" in done.stderr
     older = tmp_path / "report"
     for form in ("csv", "json", "table", "html"):
         assert run_llm("report", str(filled), "--format", form, "--output", str(older)).returncode == 0
@@ -133,9 +131,9 @@ def test_a_report_is_a_table_csv_json_or_a_page(run_llm: Run, filled: Path, tmp_
         ("<b>eve\x1b[0m", "0.100000003"), ("'=bert()", "0.100000002"), ("anna", "0.100000001"),
     ]  # fmt: skip
 
-    told = json.loads(run_llm("report", str(filled), "--by", "user", "--format", "json").stdout)
-    assert told["total"]["cost_usd"] == "0.300000006" and told["total"]["refused"] == 1
-    assert (told["total"]["estimated"], told["total"]["covered"]) == (3, 2)
+    report = json.loads(run_llm("report", str(filled), "--by", "user", "--format", "json").stdout)
+    assert report["total"]["cost_usd"] == "0.300000006" and report["total"]["refused"] == 1
+    assert (report["total"]["estimated"], report["total"]["covered"]) == (3, 2)
     assert [(row["estimated"], row["covered"]) for row in rows] == [("1", "0"), ("1", "1"), ("1", "1")]
     assert "\x1b" not in run_llm("report", str(filled), "--by", "user").stdout
 
@@ -148,7 +146,7 @@ def test_a_report_is_a_table_csv_json_or_a_page(run_llm: Run, filled: Path, tmp_
     assert "http" not in text and "<script" not in text
 
 
-def test_the_commands_close_a_month_correct_it_and_tell_both(run_llm: Run, filled: Path) -> None:
+def test_the_commands_close_a_month_correct_it_and_report_both(run_llm: Run, filled: Path) -> None:
     closed = run_llm("report", str(filled), "--close", "2023-10", "--zone", "Europe/Zurich")
     assert closed.returncode == 0, closed.stderr
     assert closed.stderr == "closed 2023-10 in Europe/Zurich: 4 calls, 1 of them not settled, 0.300000006 usd\n"
@@ -163,8 +161,8 @@ def test_the_commands_close_a_month_correct_it_and_tell_both(run_llm: Run, fille
     assert "-0.050000001 usd of 2023-10" in report
 
 
-def test_the_commands_tell_what_is_wrong(run_llm: Run, filled: Path, tmp_path: Path) -> None:
-    for arguments, status, told in (
+def test_the_commands_say_what_is_wrong(run_llm: Run, filled: Path, tmp_path: Path) -> None:
+    for arguments, status, message in (
         (["report", str(tmp_path / "none.db")], 1, "there are no such books"),
         (["report", str(filled), "--by", "price"], 2, "'price' is none of day, month"),
         (["report", str(filled), "--zone", "Zurich"], 2, "Europe/Zurich"),
@@ -174,15 +172,15 @@ def test_the_commands_tell_what_is_wrong(run_llm: Run, filled: Path, tmp_path: P
         (["reconcile", str(filled), "--top", "0"], 2, "'--top'"),
     ):
         done = run_llm(*arguments)
-        assert done.returncode == status and told in done.stderr, (arguments, done.stderr)
+        assert done.returncode == status and message in done.stderr, (arguments, done.stderr)
 
 
-def test_reconcile_lists_holds_that_nothing_settled(run_llm: Run, filled: Path) -> None:
+def test_reconcile_lists_unsettled_holds(run_llm: Run, filled: Path) -> None:
     found = run_llm("reconcile", str(filled))
     assert found.returncode == 0
     assert found.stdout == (
         "1 held, never settled, and the lease has ended; the charge stays: 0.008125 usd\n"
         "  c0  2023-10-01 00:00:00 UTC  red anna gpt-5  100 + 800 tokens  0.008125 usd\n"
     )
-    told = json.loads(run_llm("reconcile", str(filled), "--json").stdout)
-    assert [entry["id"] for entry in told["unreconciled"]] == ["c0"] and not told["clean"]
+    report = json.loads(run_llm("reconcile", str(filled), "--json").stdout)
+    assert [entry["id"] for entry in report["unreconciled"]] == ["c0"] and not report["clean"]

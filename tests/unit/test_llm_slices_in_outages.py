@@ -1,4 +1,4 @@
-"""Streams that hold slices while the store of their limits comes and goes."""
+"""Streams that hold slices while the store of their limits fails and recovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = 300
 
 
 class Remote(RemoteStore):
-    """One that fails as a whole."""
+    """A store that fails as a whole."""
 
     failure = "as a whole"
 
@@ -50,7 +50,7 @@ def chunks(before: Callable[[int], None] = lambda number: None) -> Iterator[dict
         ("open", {"on_store_error": "closed"}, False),
     ],
 )  # fmt: skip
-def test_a_stream_whose_store_goes_away_is_cut_only_where_a_rule_is_closed_then(
+def test_a_stream_whose_store_fails_is_cut_only_where_a_rule_fails_closed(
     guarded: GuardedStore, of_store: str, own: dict[str, str], goes_on: bool
 ) -> None:
     remote: Any = guarded.inner
@@ -63,10 +63,10 @@ def test_a_stream_whose_store_goes_away_is_cut_only_where_a_rule_is_closed_then(
         passed = len(list(call.stream(chunks(goes_away))))
     assert (call.was_cut, passed == WORDS) == (not goes_on, goes_on)
     remote.up = True
-    guarded.kept.send_in_thread()
+    guarded.pending_settlements.send_in_thread()
 
 
-def test_a_stream_that_began_open_is_not_cut_for_a_slice_that_nothing_can_hold(guarded: GuardedStore) -> None:
+def test_a_stream_that_began_degraded_is_not_cut_for_a_slice_that_cannot_be_held(guarded: GuardedStore) -> None:
     remote: Any = guarded.inner
     remote.up = False
     with gate_on(guarded, "open").call("m", user="u", input_tokens=5, max_tokens=900) as call:

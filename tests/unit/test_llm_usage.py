@@ -1,4 +1,4 @@
-"""Usage as it is told, in every dialect, by bodies and by the real packages of OpenAI and Anthropic."""
+"""Usage as reported in every dialect, by bodies and by the real packages of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ EMBEDDING = {
 
 @pytest.mark.parametrize("as_object", [False, True])
 @pytest.mark.parametrize(
-    ("told", "kind", "usage"),
+    ("answer", "kind", "usage"),
     [
         (CHAT, ChatCompletion, Usage(100, 50, 30, 10, 0, 20)),
         (RESPONSE, Response, Usage(100, 50, 30, 10, 0, 20)),
@@ -88,16 +88,16 @@ EMBEDDING = {
     ],
 )
 def test_each_dialect_is_read_from_bodies_and_from_objects(
-    told: dict[str, Any], kind: Any, usage: Usage, *, as_object: bool
+    answer: dict[str, Any], kind: Any, usage: Usage, *, as_object: bool
 ) -> None:
-    assert read_usage(kind.model_validate(told) if as_object else told) == usage
+    assert read_usage(kind.model_validate(answer) if as_object else answer) == usage
 
 
 @pytest.mark.parametrize(
-    "told", [None, {}, {"usage": None}, {"usage": {}}, {"usage": []}, {"usage": "100"}, [], 7, "x"]
+    "answer", [None, {}, {"usage": None}, {"usage": {}}, {"usage": []}, {"usage": "100"}, [], 7, "x"]
 )
-def test_what_tells_no_usage_is_unknown_and_not_zero(told: Any) -> None:
-    assert read_usage(told) is None
+def test_a_missing_usage_is_unknown_and_not_zero(answer: Any) -> None:
+    assert read_usage(answer) is None
 
 
 @pytest.mark.parametrize("nonsense", [-1, True, 1.5, 12.0, "12", MOST_TOKENS + 1, [1], {"a": 1}])
@@ -106,19 +106,19 @@ def test_a_number_that_cannot_be_is_unknown(name: str, nonsense: Any) -> None:
     assert usage_of({"prompt_tokens": 1, "completion_tokens": 1, name: nonsense}) is None
 
 
-def test_parts_are_never_larger_than_the_whole() -> None:
+def test_parts_are_never_larger_than_the_total() -> None:
     assert usage_of({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 30}}) == Usage(30, 0, 30)
-    told = {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 9}}
-    assert usage_of(told) == Usage(5, 9, reasoning=9)
+    fields = {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 9}}
+    assert usage_of(fields) == Usage(5, 9, reasoning=9)
 
 
 @pytest.mark.parametrize("cache", [{}, {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}])
-def test_what_a_model_of_anthropic_thinks_is_reasoning(cache: dict[str, int]) -> None:
-    told = {"input_tokens": 5, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 7}, **cache}
-    assert usage_of(told) == Usage(5, 9, reasoning=7)
+def test_thinking_tokens_of_anthropic_are_reasoning(cache: dict[str, int]) -> None:
+    fields = {"input_tokens": 5, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 7}, **cache}
+    assert usage_of(fields) == Usage(5, 9, reasoning=7)
     usage = StreamUsage()
     usage.read({"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1, **cache}}})
-    usage.read({"type": "message_delta", "delta": {}, "usage": {**told, "input_tokens": None}})
+    usage.read({"type": "message_delta", "delta": {}, "usage": {**fields, "input_tokens": None}})
     assert usage.usage == Usage(5, 9, reasoning=7) and usage.is_final
 
 
@@ -133,27 +133,25 @@ def test_what_a_model_of_anthropic_thinks_is_reasoning(cache: dict[str, int]) ->
         ({"cache_creation_input_tokens": None, "cached_tokens": None}, Usage(100, 5)),
     ],
 )
-def test_what_the_cache_read_and_wrote_counts_where_it_is_told_beside_the_details(
-    beside: dict[str, Any], usage: Usage
-) -> None:
-    told = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105, **beside}
-    assert usage_of(told) == usage
-    assert read_usage(ChatCompletion.model_validate({**CHAT, "usage": told})) == usage
+def test_cache_reads_and_writes_reported_beside_the_details_count(beside: dict[str, Any], usage: Usage) -> None:
+    fields = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105, **beside}
+    assert usage_of(fields) == usage
+    assert read_usage(ChatCompletion.model_validate({**CHAT, "usage": fields})) == usage
 
 
-def test_what_a_router_tells_to_be_kept_in_the_cache_for_an_hour_is_written_for_an_hour() -> None:
+def test_cache_writes_for_an_hour_that_a_router_reports_are_counted_as_such() -> None:
     details: dict[str, Any] = {"cached_tokens": 0, "cache_creation_tokens": 60}
     details["cache_creation_token_details"] = {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 40}
-    told = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": details}
-    assert usage_of({**told, "cache_creation_input_tokens": 60}) == Usage(100, 5, 0, 60, 40)
+    fields = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": details}
+    assert usage_of({**fields, "cache_creation_input_tokens": 60}) == Usage(100, 5, 0, 60, 40)
 
 
-def test_reasoning_that_a_server_tells_in_the_total_alone_counts() -> None:
+def test_reasoning_that_a_server_reports_only_in_the_total_counts() -> None:
     assert usage_of({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}) == Usage(10, 105)
 
 
-def stream(*told: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
-    return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in told) + end
+def stream(*events: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events) + end
 
 
 def read(data: bytes) -> tuple[StreamUsage, list[bool]]:
@@ -162,7 +160,7 @@ def read(data: bytes) -> tuple[StreamUsage, list[bool]]:
 
 
 def passed(data: bytes) -> StreamUsage:
-    """What is read of a stream that passes, an event at a time, where no rule holds slices."""
+    """The usage that is read from a stream, an event at a time, where no rule holds slices."""
     reading = StreamReading("m", None, 100)
     for event in data.split(b"\n\n")[:-1]:
         assert reading.feed(event + b"\n\n") == [event + b"\n\n"]
@@ -170,11 +168,11 @@ def passed(data: bytes) -> StreamUsage:
 
 
 @pytest.mark.parametrize("usage", [None, {"prompt_tokens": 12, "completion_tokens": 3}], ids=["untold", "told"])
-def test_what_passes_unread_is_read_where_it_is_asked_for(usage: Any) -> None:
+def test_deferred_events_are_read_when_they_are_needed(usage: Any) -> None:
     events = [chunk(f"word{number} ", finish="length" if number == 1999 else None) for number in range(2000)]
     tiers = ["default"] * 1000 + ["priority"] * 1000
-    told = [{**event, "usage": None, "service_tier": tier} for event, tier in zip(events, tiers, strict=True)]
-    data = stream(*told, *([chunk(None, usage)] if usage else []))
+    tiered = [{**event, "usage": None, "service_tier": tier} for event, tier in zip(events, tiers, strict=True)]
+    data = stream(*tiered, *([chunk(None, usage)] if usage else []))
     lazy, eager = passed(data), read(data)[0]
     for name in ("usage", "is_final", "has_ended", "was_cut", "terms", "models", "text"):
         assert getattr(lazy, name) == getattr(eager, name), name
@@ -204,13 +202,13 @@ def test_the_first_event_of_a_stream_passes_before_it_is_read() -> None:
     b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"d"}}\r\n\r\n',
     b'data: {"type":"message_stop"}\n\n', b": still here\n\n", b"data: [DONE]\n\n", b"\n", b"data: {\n\n",
 ]), max_size=12), st.integers(1, 200), st.randoms(use_true_random=False))  # fmt: skip
-def test_a_stream_tells_the_same_whether_its_events_are_left_or_read(
+def test_a_stream_has_the_same_usage_whether_its_events_are_deferred_or_read(
     events: list[bytes], size: int, data_order: random.Random
 ) -> None:
     data = b"".join(events)
     lazy, eager = StreamReading("m", None, 100), read(data)[0]
-    came = b"".join(b"".join(lazy.feed(data[start : start + size])) for start in range(0, len(data), size))
-    assert came + lazy.rest() == data
+    passed_on = b"".join(b"".join(lazy.feed(data[start : start + size])) for start in range(0, len(data), size))
+    assert passed_on + lazy.rest() == data
     names = ["usage", "is_final", "has_ended", "was_cut", "terms", "response_id", "text"]
     assert lazy.usage.models[:1] == eager.models[:1]
     for name in data_order.sample(names, len(names)):
@@ -229,18 +227,18 @@ def chunk(content: str | None, usage: Any = None, finish: str | None = None) -> 
     }
 
 
-def test_a_chat_stream_tells_usage_in_a_chunk_of_its_own() -> None:
+def test_a_chat_stream_reports_usage_in_a_separate_chunk() -> None:
     usage, alone = read(stream(chunk("Hel"), chunk("lo", finish="stop"), chunk(None, CHAT["usage"])))
     assert usage.usage == Usage(100, 50, 30, 10, 0, 20)
     assert usage.is_final and usage.has_ended and usage.text == "Hello"
     assert alone == [False, False, True, False]
 
 
-def test_a_chat_stream_that_tells_usage_in_each_chunk_means_the_last() -> None:
-    told = [{"prompt_tokens": 10, "completion_tokens": made} for made in (1, 2, 3)]
-    usage, alone = read(stream(*(chunk("x", each) for each in told[:2]), end=b""))
+def test_the_last_usage_counts_in_a_chat_stream_that_reports_it_in_each_chunk() -> None:
+    usages = [{"prompt_tokens": 10, "completion_tokens": output} for output in (1, 2, 3)]
+    usage, alone = read(stream(*(chunk("x", each) for each in usages[:2]), end=b""))
     assert usage.usage == Usage(10, 2) and not usage.is_final and not usage.has_ended
-    assert not usage.read(chunk("x", told[2], "stop")) and usage.usage == Usage(10, 3) and usage.is_final
+    assert not usage.read(chunk("x", usages[2], "stop")) and usage.usage == Usage(10, 3) and usage.is_final
     assert alone == [False, False]
 
 
@@ -257,18 +255,18 @@ def test_a_chat_stream_that_tells_usage_in_each_chunk_means_the_last() -> None:
         ({"audio_tokens": 110}, {"audio_tokens": 60, "reasoning_tokens": 5}, Usage(110, 65, 0, 0, 0, 5, 0, 110, 60)),
     ],
 )
-def test_audio_and_images_are_parts_of_what_was_sent_and_made(
+def test_audio_and_images_are_parts_of_input_and_output(
     sent: dict[str, int], made: dict[str, int], usage: Usage
 ) -> None:
     for kinds in ("prompt", "completion"), ("input", "output"):
-        told = {f"{kind}_tokens": whole for kind, whole in zip(kinds, (100, 50), strict=True)}
+        totals = {f"{kind}_tokens": whole for kind, whole in zip(kinds, (100, 50), strict=True)}
         details = {f"{kind}_tokens_details": each for kind, each in zip(kinds, (sent, made), strict=True)}
-        assert read_usage({"usage": {**told, **details}}) == usage
+        assert read_usage({"usage": {**totals, **details}}) == usage
 
 
-@pytest.mark.parametrize("told", [{"choices": None}, {"choices": "x"}, {"choices": [None, 7]}, [], "text", 7, None])
-def test_chunks_of_wrong_shape_tell_nothing(told: Any) -> None:
-    usage, alone = read(stream(told, chunk("ok"), end=b"data: {not json\n\n: comment\n\n"))
+@pytest.mark.parametrize("event", [{"choices": None}, {"choices": "x"}, {"choices": [None, 7]}, [], "text", 7, None])
+def test_chunks_of_wrong_shape_are_ignored(event: Any) -> None:
+    usage, alone = read(stream(event, chunk("ok"), end=b"data: {not json\n\n: comment\n\n"))
     assert usage.usage is None and not usage.is_final and usage.text == "ok" and alone == [False] * 4
 
 
@@ -285,12 +283,12 @@ def test_of_a_stream_without_an_end_a_bounded_text_is_kept() -> None:
 def test_a_stream_without_usage_leaves_the_text_to_be_counted() -> None:
     call = {"index": 0, "id": "1", "function": {"name": "get", "arguments": '{"a":'}, "type": "function"}
     more = {"index": 0, "function": {"arguments": "1}"}}
-    told = [
+    events = [
         {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]},
         {"choices": [{"index": 0, "delta": {"tool_calls": [more], "reasoning_content": "so"}}]},
         {"choices": [{"index": 0, "text": " old"}]},
     ]
-    usage, _ = read(stream(*told))
+    usage, _ = read(stream(*events))
     assert usage.text == 'get{"a":so1} old' and usage.usage is None and usage.has_ended and not usage.is_final
 
 
@@ -304,26 +302,26 @@ def test_a_stream_without_usage_leaves_the_text_to_be_counted() -> None:
         ({"content": [{"type": "thinking", "thinking": "so"}, 7, None]}, "so"),
     ],
 )
-def test_whatever_a_chunk_makes_is_counted(delta: dict[str, Any], text: str) -> None:
+def test_all_output_of_a_chunk_is_counted(delta: dict[str, Any], text: str) -> None:
     usage, _ = read(stream({"choices": [{"index": 0, "delta": delta}]}))
     assert usage.text == text
 
 
-def test_usage_in_each_chunk_is_the_truth_once_no_choice_goes_on() -> None:
-    def told(index: int, made: int, end: str | None) -> dict[str, Any]:
+def test_usage_in_each_chunk_is_final_once_all_choices_have_ended() -> None:
+    def chunk_of(index: int, output: int, end: str | None) -> dict[str, Any]:
         choice = {"index": index, "delta": {"content": "x"}, "finish_reason": end}
-        return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": made}}
+        return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": output}}
 
     usage = StreamUsage()
-    usage.read(told(0, 1, "stop"))
-    usage.read(told(1, 2, None))
-    assert usage.usage == Usage(10, 2) and not usage.is_final, "a client that leaves here has not seen the end"
-    usage.read(told(1, 3, "stop"))
+    usage.read(chunk_of(0, 1, "stop"))
+    usage.read(chunk_of(1, 2, None))
+    assert usage.usage == Usage(10, 2) and not usage.is_final, "a client that leaves here has not read the end"
+    usage.read(chunk_of(1, 3, "stop"))
     assert usage.usage == Usage(10, 3) and usage.is_final
 
 
 @pytest.mark.parametrize("end", ["response.completed", "response.incomplete", "response.failed"])
-def test_a_stream_of_responses_tells_usage_at_its_end_however_it_ends(end: str) -> None:
+def test_a_stream_of_responses_reports_usage_at_its_end_however_it_ends(end: str) -> None:
     usage, _ = read(
         stream(
             {"type": "response.created", "response": {**RESPONSE, "usage": None}},
@@ -339,25 +337,25 @@ def test_a_stream_of_responses_tells_usage_at_its_end_however_it_ends(end: str) 
 
 def test_numbers_of_a_stream_of_messages_are_not_added_up() -> None:
     first = {**MESSAGE, "usage": {**MESSAGE["usage"], "output_tokens": 1}}
-    told = [
+    events = [
         {"type": "message_start", "message": first},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
         {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 30}},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 50}},
         {"type": "message_stop"},
     ]
-    usage, _ = read(stream(*told[:2], end=b""))
+    usage, _ = read(stream(*events[:2], end=b""))
     assert usage.usage == Usage(100, 1, 30, 10, 4, 0, 2) and not usage.is_final
-    usage, _ = read(stream(*told, end=b""))
+    usage, _ = read(stream(*events, end=b""))
     assert usage.usage == Usage(100, 50, 30, 10, 4, 0, 2) and usage.is_final and usage.has_ended and usage.text == "Hi"
 
 
-def test_a_relay_that_tells_the_input_late_is_believed() -> None:
-    told = [
+def test_input_that_a_relay_reports_late_counts() -> None:
+    events = [
         {"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 0}}},
         {"type": "message_delta", "usage": {"input_tokens": 70, "output_tokens": 9, "cache_read_input_tokens": 5}},
     ]
-    usage, _ = read(stream(*told, end=b""))
+    usage, _ = read(stream(*events, end=b""))
     assert usage.usage == Usage(75, 9, 5) and usage.is_final and not usage.has_ended
 
 
@@ -368,7 +366,7 @@ def test_objects_of_the_packages_are_read_as_their_events() -> None:
     assert usage.usage == Usage(100, 50, 30, 10, 0, 20) and usage.is_final and usage.text == "Hi"
     messages = StreamUsage()
     events: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-    for told in (
+    for event in (
         {"type": "message_start", "message": MESSAGE},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
         {
@@ -378,7 +376,7 @@ def test_objects_of_the_packages_are_read_as_their_events() -> None:
         },
         {"type": "message_stop"},
     ):
-        messages.read(events.validate_python(told))
+        messages.read(events.validate_python(event))
     assert messages.usage == Usage(100, 80, 30, 10, 4, 0, 2) and messages.is_final and messages.text == "Hi"
 
 
@@ -398,14 +396,14 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from([None, "message_start", "message_delta", "response.completed", "x.delta", 7]))
-def test_nothing_that_a_provider_sends_is_an_error(told: Any, kind: Any) -> None:
+def test_nothing_that_a_provider_sends_raises_an_error(value: Any, kind: Any) -> None:
     usage = StreamUsage()
-    if isinstance(told, dict) and kind is not None:
-        told["type"] = kind
-    usage.read(told)
+    if isinstance(value, dict) and kind is not None:
+        value["type"] = kind
+    usage.read(value)
     found = usage.usage
     assert found is None or all(0 <= number <= 3 * MOST_TOKENS for number in found)
-    assert read_usage(told) is None or isinstance(read_usage(told), Usage)
+    assert read_usage(value) is None or isinstance(read_usage(value), Usage)
 
 
 ITERATIONS: dict[str, Any] = {
@@ -421,7 +419,7 @@ ITERATIONS: dict[str, Any] = {
 WITH_ITERATIONS = Usage(23_000 + 1_000 + 180_500 + 70, 1_000 + 3_500 + 30, cache_read=1_000, cache_write=500)
 
 
-def test_parts_that_events_tell_otherwise_are_never_more_than_the_whole() -> None:
+def test_parts_that_differ_between_events_are_never_more_than_the_total() -> None:
     usage = StreamUsage()
     written = {"input_tokens": 10, "cache_creation_input_tokens": 1000, "output_tokens": 1}
     read_ = {"input_tokens": 10, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 0, "output_tokens": 5}
@@ -430,7 +428,7 @@ def test_parts_that_events_tell_otherwise_are_never_more_than_the_whole() -> Non
     assert usage.usage == Usage(2000, 5, cache_read=1000, cache_write=1000)
 
 
-def test_what_a_provider_makes_beside_a_message_counts() -> None:
+def test_additional_usage_of_a_message_counts() -> None:
     assert usage_of(ITERATIONS) == WITH_ITERATIONS
     assert read_usage(BetaMessage.construct(**{**MESSAGE, "usage": ITERATIONS})) == WITH_ITERATIONS
     plain = {"input_tokens": 5, "output_tokens": 2, "iterations": [{"type": "message", "input_tokens": 5}]}
@@ -438,7 +436,7 @@ def test_what_a_provider_makes_beside_a_message_counts() -> None:
     assert usage_of({**plain, "iterations": [{"type": "compaction", "input_tokens": -1}]}) is None
 
 
-def test_what_a_provider_makes_beside_a_streamed_message_counts_once() -> None:
+def test_additional_usage_of_a_streamed_message_counts_once() -> None:
     usage = StreamUsage()
     usage.read({"type": "message_start", "message": {"usage": {"input_tokens": 23_000, "output_tokens": 1}}})
     for _ in range(2):
@@ -450,19 +448,24 @@ def test_what_a_provider_makes_beside_a_streamed_message_counts_once() -> None:
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("early", [{"choices": []}, {"choices": None}, {"choices": [{"finish_reason": "stop"}]}])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_usage_that_is_told_before_more_is_made_is_not_the_whole_truth(
+def test_usage_that_is_reported_before_further_output_is_not_final(
     early: dict[str, Any], ends: bool, at_once: bool
 ) -> None:
-    told = {"prompt_tokens": 5, "completion_tokens": 0}
+    early_usage = {"prompt_tokens": 5, "completion_tokens": 0}
     words = {"choices": [{"index": 0, "delta": {"content": "word "}}]}
-    events = [{**early, "usage": told}, words, words, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    events = [
+        {**early, "usage": early_usage},
+        words,
+        words,
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
     parts = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"] * ends
     reading = StreamReading("gpt-5", None, 256)
     for part in [b"".join(parts)] if at_once else parts:
         reading.feed(part)
     usage = reading.usage
     assert usage.usage == Usage(5, 0) and not usage.is_final and usage.text == "word word "
-    late = [json.dumps({"choices": [], "usage": {**told, "completion_tokens": 2}}).encode(), b"[DONE]"]
+    late = [json.dumps({"choices": [], "usage": {**early_usage, "completion_tokens": 2}}).encode(), b"[DONE]"]
     for event in late:
         reading.feed(b"data: " + event + b"\n\n")
     assert usage.usage == Usage(5, 2) and usage.is_final

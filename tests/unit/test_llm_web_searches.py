@@ -1,4 +1,4 @@
-"""Searches of the web are held by what a body allows, and settled by what the answer tells or shows."""
+"""Web searches are held by what a body allows, and settled by what the answer reports or shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.llm.prices import PriceBook
 from headgate.testing import ManualClock
 
 FEE = 10_000_000
-"""Of one search, in billionths of a dollar: 10 dollars are for a thousand."""
+"""The fee of one search, in billionths of a dollar, at 10 dollars for a thousand."""
 
 SEARCH = {"type": "web_search"}
 TOKENS = {"input": "1", "output": "10"}
@@ -28,11 +28,11 @@ def gate_of(**llm: Any) -> LlmGate:
 
 
 def held(body: dict[str, Any], **llm: Any) -> int:
-    """The searches that a body makes a gate hold."""
-    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, **LITTLE_OUTPUT, **each) for each in ({}, body))
-    assert plain and asked and asked.held.output == 1
-    charged = [11 * 10**9 - call.decision.limits[0].remaining for call in (plain, asked)]
-    assert charged == [plain.held.cost, asked.held.cost]
+    """The number of searches that a gate holds for a body."""
+    plain, searching = (gate_of(**llm).reserve("m", input_tokens=0, **LITTLE_OUTPUT, **each) for each in ({}, body))
+    assert plain and searching and searching.held.output == 1
+    charged = [11 * 10**9 - call.decision.limits[0].remaining for call in (plain, searching)]
+    assert charged == [plain.held.cost, searching.held.cost]
     searches, rest = divmod(charged[1] - charged[0], FEE)
     assert rest == 0
     return searches
@@ -79,7 +79,7 @@ def test_a_field_bounds_searches_only_in_the_dialect_that_has_it(dialect: str, s
     assert (of_uses, of_calls) == searches
 
 
-def test_what_is_held_without_a_bound_is_said_by_the_policy() -> None:
+def test_the_policy_states_what_is_held_without_a_bound() -> None:
     assert held({"tools": [SEARCH]}, web_searches=12) == 12 and held({"tools": [SEARCH]}, web_searches=0) == 0
 
 
@@ -91,7 +91,7 @@ def test_a_call_whose_searches_do_not_fit_into_a_budget_is_refused() -> None:
 
 
 def charged(answer: Any, body: dict[str, Any], *, streamed: bool = False) -> int:
-    """The searches that count in the end of a call that made no tokens."""
+    """The searches that finally count for a call without output."""
     gate = gate_of()
     call = gate.reserve("m", input_tokens=0, max_tokens=0, **body)
     if streamed:
@@ -135,7 +135,7 @@ TELLING = {"choices": [], "usage": {**CHAT["usage"], "server_tool_use": {"web_se
         (CHAT, {}, 0),
     ],
 )
-def test_what_an_answer_tells_or_shows_counts_and_otherwise_what_is_held(
+def test_searches_that_an_answer_reports_or_shows_count_and_otherwise_those_held(
     answer: Any, body: dict[str, Any], searches: int
 ) -> None:
     assert charged(answer, body) == searches
@@ -167,10 +167,10 @@ def test_streams_count_searches_like_whole_answers(events: Any, body: dict[str, 
     assert charged(events, body, streamed=True) == searches
 
 
-def test_searches_of_unknown_price_cost_what_the_dearest_do_and_are_free_only_where_that_is_said() -> None:
+def test_searches_of_unknown_price_have_the_highest_price_and_are_free_only_where_that_is_stated() -> None:
     at, one = datetime(2026, 11, 1, tzinfo=UTC), Usage(0, 0, web_searches=1)
-    own = {"plain": TOKENS, "free": {**TOKENS, "web_searches": "0"}}
-    book = PriceBook(own)
+    own_price = {"plain": TOKENS, "free": {**TOKENS, "web_searches": "0"}}
+    book = PriceBook(own_price)
     costs = [book.price(name, at) for name in ("plain", "free", "gpt-4o-search-preview", "gpt-5", "claude-opus-5")]
     assert [price and price.cost(one) for price in costs] == [35_000_000, 0, 35_000_000, 10_000_000, 10_000_000]
     with pytest.raises(UnknownPriceError):

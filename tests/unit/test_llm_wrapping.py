@@ -1,4 +1,4 @@
-"""The real clients of OpenAI and Anthropic, wrapped: their calls are held before, and settled by what came of them."""
+"""The real clients of OpenAI and Anthropic, wrapped: their calls are held before, and settled by their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from headgate.decision import Decision
 from headgate.errors import ConfigError
 from headgate.llm import AsyncLlmGate, LlmGate
-from llm_provider import MADE, SENT, WORDS, Provider, chat_events, message_events, provider
+from llm_provider import INPUT_TOKENS, OUTPUT_TOKENS, WORDS, Provider, chat_events, message_events, provider
 from until import until, until_async
 
 NAMES = ["m", "m-429", "m-500", "m-cut", "m-silent", "m-endless", "m-zipped", "m-moved", "m-untyped"]
@@ -35,8 +35,8 @@ def serving() -> Iterator[Provider]:
 
 @pytest.fixture
 def upstream(serving: Provider) -> Provider:
-    serving.asked.clear()
-    serving.gone.clear()
+    serving.received.clear()
+    serving.disconnected.clear()
     return serving
 
 
@@ -76,7 +76,7 @@ def anthropic_of(gate: LlmGate, upstream: Provider, user: str = "u1") -> anthrop
 
 
 def used(gate: LlmGate, user: str = "u1") -> dict[str, int]:
-    """What is used of each limit of a user: requests, tokens, billionths of a dollar, calls in flight."""
+    """The used amount of each limit of a user: requests, tokens, billionths of a dollar, calls in flight."""
     looking = gate.reserve("m", user=user, input_tokens=0, max_tokens=0)
     found = used_by(looking.decision)
     looking.cancel()
@@ -91,7 +91,7 @@ async def used_async(gate: AsyncLlmGate) -> dict[str, int]:
 
 
 def used_by(decision: Decision) -> dict[str, int]:
-    """What is used without the call that asked, which is one request in flight."""
+    """The usage without that of the call that queries it, which is one request in flight."""
     found = {"requests": -1, "tokens": 0, "usd": 0, "calls": -1}
     for reading in decision.limits:
         name = reading.unit if reading.definition.limit.is_rate else "calls"
@@ -100,7 +100,12 @@ def used_by(decision: Decision) -> dict[str, int]:
 
 
 NOTHING = {"requests": 0, "tokens": 0, "usd": 0, "calls": 0}
-TRUTH = {"requests": 1, "tokens": SENT + MADE, "usd": (SENT + 10 * MADE) * 1000, "calls": 0}
+TRUTH = {
+    "requests": 1,
+    "tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+    "usd": (INPUT_TOKENS + 10 * OUTPUT_TOKENS) * 1000,
+    "calls": 0,
+}
 FAILED = {"requests": 1, "tokens": 0, "usd": 0, "calls": 0}
 
 
@@ -111,7 +116,7 @@ def test_a_whole_answer_settles_by_its_usage(upstream: Provider) -> None:
     answer = client.chat.completions.create(model="m", messages=ASKED, max_completion_tokens=MOST)
     assert answer.choices[0].message.content == "The sky is blue." and answer.usage is not None
     assert used(gate) == TRUTH
-    assert upstream.asked == [{"messages": ASKED, "model": "m", "max_completion_tokens": MOST}], "sent as it was"
+    assert upstream.received == [{"messages": ASKED, "model": "m", "max_completion_tokens": MOST}], "sent as it was"
     message = anthropic_of(gate, upstream, "u2").messages.create(model="m", messages=ASKED, max_tokens=MOST)
     assert message.content[0].text == "The sky is blue."  # type: ignore[union-attr]
     assert used(gate, "u2") == TRUTH
@@ -124,7 +129,7 @@ def test_each_dialect_is_held(upstream: Provider) -> None:
     assert used(gate) == TRUTH
     client = openai_of(gate, upstream, "u2")
     assert client.embeddings.create(model="m", input="Why?").data[0].embedding == [0.5]
-    assert used(gate, "u2") == {"requests": 1, "tokens": SENT, "usd": SENT * 1000, "calls": 0}
+    assert used(gate, "u2") == {"requests": 1, "tokens": INPUT_TOKENS, "usd": INPUT_TOKENS * 1000, "calls": 0}
 
 
 def test_embeddings_hold_no_output(upstream: Provider) -> None:
@@ -133,7 +138,7 @@ def test_embeddings_hold_no_output(upstream: Provider) -> None:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_stream_settles_by_usage_which_the_client_sees_only_if_it_asked(upstream: Provider, asks: bool) -> None:
+def test_a_stream_settles_by_usage_that_the_client_sees_only_if_it_requested_it(upstream: Provider, asks: bool) -> None:
     gate = LlmGate(policy())
     options: Any = {"stream_options": {"include_usage": True}} if asks else {}
     chunks = list(
@@ -143,7 +148,7 @@ def test_a_stream_settles_by_usage_which_the_client_sees_only_if_it_asked(upstre
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "The sky is blue."
     assert [chunk.usage is not None for chunk in chunks] == [False] * 6 + [True] * asks
-    assert upstream.asked[0]["stream_options"] == {"include_usage": True}
+    assert upstream.received[0]["stream_options"] == {"include_usage": True}
     assert used(gate) == TRUTH
 
 
@@ -162,14 +167,14 @@ def test_clients_of_httpx_get_the_bytes_of_the_provider(upstream: Provider, libr
         body = {"model": "m", "messages": ASKED, "max_tokens": MOST, "stream": True}
         with client.stream("POST", "chat/completions", json=body) as response:
             assert b"".join(response.iter_bytes()) == b"".join(chat_events("m", usage=False))
-        asking = {**body, "stream_options": {"include_usage": True}}
-        assert client.post("chat/completions", json=asking).content == b"".join(chat_events("m", usage=True))
+        with_usage_option = {**body, "stream_options": {"include_usage": True}}
+        assert client.post("chat/completions", json=with_usage_option).content == b"".join(chat_events("m", usage=True))
         assert client.post("messages", json=body).content == b"".join(message_events("m"))
         assert client.post("chat/completions", json={**body, "model": "m-zipped", "stream": False}).json()["id"] == "c1"
     assert used(gate) == {name: 4 * number for name, number in TRUTH.items()}
 
 
-def test_a_stream_whose_head_does_not_say_so_counts_what_it_tells(upstream: Provider) -> None:
+def test_a_stream_without_a_stream_content_type_is_settled_by_its_usage(upstream: Provider) -> None:
     gate = LlmGate(policy())
     stream = openai_of(gate, upstream).chat.completions.create(
         model="m-untyped", messages=ASKED, max_tokens=MOST, stream=True
@@ -182,7 +187,7 @@ def test_a_refusal_is_the_packages_own_error_and_nothing_is_sent(upstream: Provi
     gate = LlmGate(policy("1/day in UTC; 90000 tokens/day in UTC; 2 usd/day in UTC; 5 concurrent"))
     client, other = openai_of(gate, upstream), anthropic_of(gate, upstream)
     client.chat.completions.create(model="m", messages=ASKED, max_tokens=MOST)
-    upstream.asked.clear()
+    upstream.received.clear()
     for patient in (client, client.with_options(max_retries=5)):
         with pytest.raises(openai.RateLimitError) as refused:
             patient.chat.completions.create(model="m", messages=ASKED, max_tokens=MOST)
@@ -190,15 +195,15 @@ def test_a_refusal_is_the_packages_own_error_and_nothing_is_sent(upstream: Provi
     with pytest.raises(anthropic.RateLimitError) as refused_too:
         other.with_options(max_retries=5).messages.create(model="m", messages=ASKED, max_tokens=MOST)
     assert refused_too.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
-    assert upstream.asked == []
+    assert upstream.received == []
 
 
-def test_a_short_wait_is_told_and_the_package_comes_again(upstream: Provider) -> None:
+def test_a_short_wait_is_sent_and_the_package_retries(upstream: Provider) -> None:
     gate = LlmGate(policy("1/second; 90000 tokens/day in UTC; 2 usd/day in UTC; 5 concurrent"))
     client = openai_of(gate, upstream).with_options(max_retries=3)
     for _ in range(2):
         assert client.chat.completions.create(model="m", messages=ASKED, max_tokens=MOST).id == "c1"
-    assert len(upstream.asked) == 2
+    assert len(upstream.received) == 2
 
 
 @pytest.mark.parametrize(("model", "error"), [("m-429", openai.RateLimitError), ("m-500", openai.InternalServerError)])
@@ -209,15 +214,15 @@ def test_a_refusal_of_the_provider_costs_a_request(upstream: Provider, model: st
     assert used(gate) == FAILED
 
 
-def test_what_is_sent_on_to_another_place_counts_once(upstream: Provider) -> None:
+def test_a_redirected_call_counts_once(upstream: Provider) -> None:
     gate = LlmGate(policy())
     client = openai_of(gate, upstream).with_options(base_url=f"{upstream.url}/old/v1")
-    with pytest.raises(openai.APIConnectionError):  # the model moves again and again
+    with pytest.raises(openai.APIConnectionError):  # endless redirects
         client.chat.completions.create(model="m-moved", messages=ASKED, max_tokens=MOST)
     assert used(gate) == NOTHING
 
 
-def test_what_was_never_sent_costs_nothing() -> None:
+def test_a_call_that_was_never_sent_costs_nothing() -> None:
     gate = LlmGate(policy())
     with provider() as stopped:
         pass
@@ -226,7 +231,7 @@ def test_what_was_never_sent_costs_nothing() -> None:
     assert used(gate) == NOTHING
 
 
-def test_an_answer_that_is_cut_or_tells_nothing_stays_as_held(upstream: Provider) -> None:
+def test_a_truncated_answer_or_one_without_usage_stays_as_held(upstream: Provider) -> None:
     for model in ("m-cut", "m-silent"):
         gate = LlmGate(policy())
         client = openai_of(gate, upstream)
@@ -263,8 +268,8 @@ def test_a_client_that_leaves_early_settles_and_the_provider_sees_it(upstream: P
         stream.close()
     del stream
     gc.collect()
-    assert upstream.gone.wait(30)
-    until(lambda: used(gate)["calls"] == 0)  # what only the collector found is settled by a thread
+    assert upstream.disconnected.wait(30)
+    until(lambda: used(gate)["calls"] == 0)  # a thread settles what the collector finds
     assert used(gate)["tokens"] >= MOST
 
 
@@ -274,26 +279,26 @@ def test_a_stream_is_cut_where_no_slice_can_be_held(upstream: Provider) -> None:
         model="m-endless", messages=ASKED, max_tokens=MOST, stream=True
     )
     *_, last = list(stream)
-    assert last.choices[0].finish_reason == "length" and upstream.gone.wait(30)
+    assert last.choices[0].finish_reason == "length" and upstream.disconnected.wait(30)
     assert used(gate)["calls"] == 0
     client = anthropic_of(gate, upstream, "u2")
     with client.messages.stream(model="m-endless", messages=ASKED, max_tokens=MOST) as messages:
         assert messages.get_final_message().stop_reason == "max_tokens"
 
 
-def test_what_costs_nothing_passes_and_what_is_unknown_does_not(upstream: Provider) -> None:
+def test_free_paths_pass_and_unknown_ones_do_not(upstream: Provider) -> None:
     gate = LlmGate(policy("1/day in UTC; 90000 tokens/day in UTC; 2 usd/day in UTC; 5 concurrent"))
     client, other = openai_of(gate, upstream), anthropic_of(gate, upstream)
     for _ in range(3):
         assert [model.id for model in client.models.list()] == ["m"]
-        assert other.messages.count_tokens(model="m", messages=ASKED).input_tokens == SENT
+        assert other.messages.count_tokens(model="m", messages=ASKED).input_tokens == INPUT_TOKENS
         assert [model.id for model in other.models.list()] == ["m"]
-    assert len(upstream.asked) == 3
+    assert len(upstream.received) == 3
     with pytest.raises(openai.NotFoundError, match="POST /v1/images/generations is not known to Headgate"):
         client.images.generate(prompt="the sky")
     with pytest.raises(anthropic.NotFoundError, match="POST /v1/messages/batches is not known"):
         other.messages.batches.create(requests=[])
-    assert len(upstream.asked) == 3 and used(gate) == NOTHING | {"requests": 0}
+    assert len(upstream.received) == 3 and used(gate) == NOTHING | {"requests": 0}
 
 
 @pytest.mark.parametrize(
@@ -310,18 +315,18 @@ def test_a_body_that_cannot_be_held_is_the_packages_own_error(
     gate = LlmGate(policy())
     with pytest.raises(openai.BadRequestError, match=says):
         openai_of(gate, upstream).with_options(max_retries=5).chat.completions.create(messages=ASKED, **body)
-    assert upstream.asked == [] and used(gate) == NOTHING
+    assert upstream.received == [] and used(gate) == NOTHING
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_what_is_no_body_is_refused(upstream: Provider, content: bytes) -> None:
+def test_an_invalid_body_is_refused(upstream: Provider, content: bytes) -> None:
     gate = LlmGate(policy())
     answer = held(gate, httpx.Client(base_url=upstream.url)).post("/v1/chat/completions", content=content)
     assert answer.status_code == 400 and answer.json()["error"]["message"] == "the body of a call is an object in JSON"
-    assert upstream.asked == []
+    assert upstream.received == []
 
 
-def test_a_client_keeps_what_it_is(upstream: Provider) -> None:
+def test_a_wrapped_client_keeps_its_class_and_settings(upstream: Provider) -> None:
     seen: list[str] = []
     own = httpx2.Client(timeout=7, headers={"x-own": "1"}, event_hooks={"request": [lambda _: seen.append("hook")]})
     client = openai.OpenAI(api_key="k", base_url=f"{upstream.url}/v1", max_retries=4, timeout=11, http_client=own)
@@ -331,7 +336,7 @@ def test_a_client_keeps_what_it_is(upstream: Provider) -> None:
     same.with_options(timeout=9).chat.completions.create(model="m", messages=ASKED, max_tokens=MOST)
     assert seen == ["hook"] and used(gate) == TRUTH
     client.chat.completions.create(model="m", messages=ASKED, max_tokens=MOST)
-    assert used(gate) == TRUTH, "the client that was wrapped is as it was"
+    assert used(gate) == TRUTH, "the wrapped client is unchanged"
 
 
 def test_proxies_of_a_client_hold_too(upstream: Provider) -> None:
@@ -341,7 +346,7 @@ def test_proxies_of_a_client_hold_too(upstream: Provider) -> None:
     assert used(gate) == TRUTH
 
 
-def test_who_calls_may_be_told_for_each_call(upstream: Provider) -> None:
+def test_the_caller_may_be_given_for_each_call(upstream: Provider) -> None:
     gate, users = LlmGate(policy()), iter(["ann", "bob"])
     client = openai_of(gate, upstream, lambda: next(users))
     for _ in range(2):
@@ -358,7 +363,7 @@ def test_who_calls_may_be_told_for_each_call(upstream: Provider) -> None:
         (LlmGate, lambda: None, "not a builtins.NoneType"),
     ],
 )
-def test_what_cannot_be_wrapped_is_told(gate: Any, make: Any, says: str) -> None:
+def test_a_client_that_cannot_be_wrapped_is_an_error(gate: Any, make: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         gate(policy()).wrap(make())
 
@@ -408,7 +413,7 @@ def test_refusals_reach_clients_of_asyncio(upstream: Provider) -> None:
                 await other.messages.create(model="m", messages=ASKED, max_tokens=MOST)
             with pytest.raises(openai.BadRequestError):
                 await client.chat.completions.create(model="m", messages=ASKED, max_tokens=-5)
-            assert upstream.asked == []
+            assert upstream.received == []
 
     asyncio.run(main())
 
@@ -430,21 +435,21 @@ def test_calls_of_asyncio_that_are_left_are_settled(upstream: Provider, way: str
 
             task = asyncio.ensure_future(read())
             if way == "cancel":
-                await until_async(lambda: upstream.asked)
+                await until_async(lambda: upstream.received)
                 await asyncio.sleep(0.05)
                 task.cancel()
             await asyncio.wait([task])
             gc.collect()
-            await until_async(upstream.gone.is_set)
+            await until_async(upstream.disconnected.is_set)
             found = await used_async(gate)
-            while found["calls"]:  # what was dropped is settled by a task of its own
+            while found["calls"]:  # a separate task settles dropped answers
                 found = await used_async(gate)
             assert found["tokens"] >= MOST
 
     asyncio.run(main())
 
 
-def test_the_body_of_the_provider_is_what_the_client_sent_in_all_else(upstream: Provider) -> None:
+def test_the_body_that_the_provider_gets_is_otherwise_unchanged(upstream: Provider) -> None:
     gate = LlmGate(policy())
     body = {
         "model": "m",
@@ -453,5 +458,5 @@ def test_the_body_of_the_provider_is_what_the_client_sent_in_all_else(upstream: 
         "seed": 2**60,
     }
     held(gate, httpx.Client(base_url=upstream.url)).post("/v1/chat/completions", content=json.dumps(body))
-    assert upstream.asked == [{**body, "stream_options": {"include_usage": True}}]
+    assert upstream.received == [{**body, "stream_options": {"include_usage": True}}]
     until(lambda: used(gate) == TRUTH)

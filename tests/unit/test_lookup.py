@@ -117,7 +117,7 @@ def test_a_part_may_be_a_secret_or_its_digest(policy: Policy) -> None:
 
 def test_a_rule_that_counts_by_more_is_told_of(policy: Policy) -> None:
     found = find_keys(policy, ["user=u42"])
-    assert found.open == [("pair", ("ip",))]
+    assert found.incomplete == [("pair", ("ip",))]
     assert "pair" not in {key.rule.name for key in found.keys}
 
 

@@ -1,4 +1,4 @@
-"""What takes long to make is made by one thread, however many ask for it at once."""
+"""A value that takes long to make is made by one thread, however many need it at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.calendars import Calendar
 from headgate.made_once import made_once
 
 
-def test_of_many_threads_one_makes_it_and_all_get_it() -> None:
+def test_one_of_many_threads_makes_the_value_and_all_get_it() -> None:
     made: list[str] = []
     begin = threading.Barrier(20)
 
@@ -24,17 +24,17 @@ def test_of_many_threads_one_makes_it_and_all_get_it() -> None:
         made.append(name)
         return [name] * 1000
 
-    def ask(_: int) -> list[str]:
+    def call(_: int) -> list[str]:
         begin.wait()
         return make("a")
 
     with ThreadPoolExecutor(20) as pool:
-        first, *others = pool.map(ask, range(20))
+        first, *others = pool.map(call, range(20))
     assert made == ["a"] and all(other is first for other in others)
     assert make("b") == ["b"] * 1000 and made == ["a", "b"]
 
 
-def test_what_raised_is_made_anew() -> None:
+def test_a_value_is_made_again_after_an_error() -> None:
     tries: list[int] = []
 
     @made_once
@@ -49,7 +49,7 @@ def test_what_raised_is_made_anew() -> None:
     assert make() == make() == 7 and len(tries) == 2
 
 
-def test_what_needs_another_of_its_kind_makes_that_too() -> None:
+def test_a_value_may_need_another_value_of_the_same_function() -> None:
     @made_once
     def make(number: int) -> int:
         return number if number < 2 else make(number - 1) + make(number - 2)
@@ -64,9 +64,9 @@ def test_what_needs_another_of_its_kind_makes_that_too() -> None:
 @pytest.mark.parametrize("algorithm", sorted(REDIS_FORMS))
 def test_a_new_process_makes_the_scripts_of_any_limit(algorithm: str) -> None:
     """Whichever limit is its first: the scripts of some algorithms are made of those of others."""
-    ask = f"from headgate.stores.redis.scripts import one_limit; print(len(one_limit('{algorithm}', 'a').text))"
-    made = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
-    assert int(made.stdout) > 500
+    program = f"from headgate.stores.redis.scripts import one_limit; print(len(one_limit('{algorithm}', 'a').text))"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(process.stdout) > 500
 
 
 def test_a_process_that_is_forked_while_it_is_made_makes_its_own() -> None:

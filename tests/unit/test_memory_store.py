@@ -1,4 +1,4 @@
-"""The memory store is bounded, says what it lets go, and never frees a blocked key for a new one."""
+"""The memory store is bounded, counts what it drops, and never evicts a blocked key for a new one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_store_never_holds_more_than_max_keys(core: str, on_full: str, max_key
     assert limiter.store.stats().keys == max_keys
 
 
-def test_forget_gives_up_the_key_that_resets_soonest(core: str) -> None:
+def test_forget_evicts_the_key_that_resets_soonest(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "10/hour bucket", clock, max_keys=20)
     for index in range(20):
@@ -121,7 +121,7 @@ def test_pass_passes_new_keys_without_counting_them(core: str) -> None:
     assert limiter.store.stats().passed_full == 9
 
 
-def test_a_refused_request_takes_nobodys_place(core: str) -> None:
+def test_a_refused_request_evicts_no_key(core: str) -> None:
     limiter = make_limiter(core, "5/hour; 3/minute", ManualClock(), max_keys=10)
     for index in range(5):
         limiter.hit(f"old{index}")
@@ -130,7 +130,7 @@ def test_a_refused_request_takes_nobodys_place(core: str) -> None:
     assert limiter.store.stats().keys == 10
 
 
-def test_a_refusal_for_want_of_room_tells_what_each_limit_says_itself(core: str) -> None:
+def test_a_refusal_for_lack_of_room_reports_the_decision_of_each_limit(core: str) -> None:
     limiter = make_limiter(core, "5/hour log; 2/minute log", ManualClock(), max_keys=2, on_full="refuse", name="api")
     assert limiter.hit("old")
     decision = limiter.hit("new", 3)  # more than the second ever passes
@@ -143,7 +143,7 @@ def test_a_refusal_for_want_of_room_tells_what_each_limit_says_itself(core: str)
 
 
 def hit_each_moment(limiter: Limiter, clock: ManualClock, key: str, hits: int) -> list[Decision]:
-    """So many entries of a log."""
+    """Hit a key at `hits` different moments, each an entry of a log."""
     decisions = []
     for _ in range(hits):
         clock.advance(1)
@@ -151,7 +151,7 @@ def hit_each_moment(limiter: Limiter, clock: ManualClock, key: str, hits: int) -
     return decisions
 
 
-def test_what_was_given_back_of_a_log_makes_room_for_others() -> None:  # the native core bounds blocks of entries
+def test_entries_given_back_to_a_log_make_room_for_others() -> None:  # the native core bounds blocks of entries
     clock = ManualClock()
     limiter = make_limiter("python", "9/hour log", clock, max_log_entries=6, on_full="refuse")
     fill(limiter, 3)
@@ -162,7 +162,7 @@ def test_what_was_given_back_of_a_log_makes_room_for_others() -> None:  # the na
     assert [bool(decision) for decision in hit_each_moment(limiter, clock, "other", 3)] == [True, True, False]
 
 
-def test_a_table_takes_more_bytes_the_more_it_keeps() -> None:
+def test_a_table_takes_more_bytes_the_more_it_stores() -> None:
     clock = ManualClock()
     limiter = make_limiter("python", "99/hour log", clock)
     taken = [limiter.store.stats().bytes]
@@ -234,13 +234,13 @@ def test_threads_together_pass_exactly_the_limit(core: str, text: str) -> None:
             limiter = make_limiter(core, f"{text}; 1000/hour", ManualClock())
             start = threading.Barrier(8)
 
-            def ask(limiter: Limiter = limiter, start: threading.Barrier = start) -> int:
+            def hit_together(limiter: Limiter = limiter, start: threading.Barrier = start) -> int:
                 start.wait()
                 singly = sum(limiter.hit("key").allowed for _ in range(40))
                 return singly + limiter.hit_many(["key"] * 40).allowed_count
 
             with ThreadPoolExecutor(8) as pool:
-                assert sum(future.result() for future in [pool.submit(ask) for _ in range(8)]) == 100
+                assert sum(future.result() for future in [pool.submit(hit_together) for _ in range(8)]) == 100
     finally:
         sys.setswitchinterval(previous)
 
@@ -248,13 +248,13 @@ def test_threads_together_pass_exactly_the_limit(core: str, text: str) -> None:
 def test_threads_with_new_keys_never_pass_the_bound(core: str) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=5000)
 
-    def ask(thread: int) -> None:
+    def hit_new_keys(thread: int) -> None:
         for start in range(0, 4000, 100):
             limiter.hit_many([f"{thread}-{index}" for index in range(start, start + 100)])
             assert limiter.store.stats().keys <= 5000
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(8)))
+        list(pool.map(hit_new_keys, range(8)))
     assert limiter.store.stats().keys == 5000
 
 
@@ -282,12 +282,12 @@ BAD_STORES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD_STORES, ids=[message for _, message in BAD_STORES])
-def test_a_store_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_a_store_with_invalid_arguments_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         MemoryStore(**arguments)
 
 
-def test_a_store_url_names_its_bounds() -> None:
+def test_a_store_url_sets_its_bounds() -> None:
     store = Limiter("5/hour", store="memory://?max_keys=1_000&on_full=pass&max_log_entries=70").store
     assert isinstance(store, MemoryStore)
     assert (store.max_keys, store.on_full, store.max_log_entries) == (1000, "pass", 70)
@@ -316,7 +316,7 @@ def test_a_store_url_that_cannot_be_read_is_refused_without_showing_secrets(url:
 @pytest.mark.parametrize(
     "store", [5, b"memory://", Path("/dev/shm/zone"), MemoryStore, redis.Redis(password="hunter2")]
 )
-def test_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
+def test_an_invalid_store_is_refused_where_it_is_passed(store: Any) -> None:
     policy = {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "5/minute"}]}
     for make in (Limiter, AsyncLimiter, Gate, AsyncGate):
         limits: Any = policy if make in (Gate, AsyncGate) else "5/minute"
@@ -327,7 +327,7 @@ def test_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
 
 
 @pytest.mark.parametrize("clock", [1, 0, "", time.time, time, ManualClock])
-def test_what_is_no_clock_is_refused_where_it_is_given(clock: Any) -> None:
+def test_an_invalid_clock_is_refused_where_it_is_passed(clock: Any) -> None:
     policy = {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "5/minute"}]}
     for make in (Limiter, AsyncLimiter, Gate, AsyncGate):
         limits: Any = policy if make in (Gate, AsyncGate) else "5/minute"
@@ -335,7 +335,7 @@ def test_what_is_no_clock_is_refused_where_it_is_given(clock: Any) -> None:
             make(limits, clock=clock)
 
 
-def test_requests_in_flight_are_no_rate(core: str) -> None:
+def test_a_hit_on_a_limit_in_flight_is_an_error(core: str) -> None:
     limiter = make_limiter(core, "20 concurrent", ManualClock())
     with pytest.raises(ArgumentError, match="in flight"):
         limiter.hit("key")
@@ -355,7 +355,7 @@ def test_a_key_refused_under_changed_numbers_is_not_forgotten_by_the_former_ones
     assert not changed.peek("blocked")
 
 
-def test_a_request_of_several_limits_never_pushes_out_a_state_of_its_own(core: str) -> None:
+def test_a_request_of_several_limits_never_evicts_a_state_of_its_own(core: str) -> None:
     clock = ManualClock()
     store = MemoryStore(core=core, max_keys=2)  # type: ignore[arg-type]
     one = Limiter("5/minute fixed", store=store, name="api", clock=clock)
@@ -363,14 +363,14 @@ def test_a_request_of_several_limits_never_pushes_out_a_state_of_its_own(core: s
     other = Limiter("1/hour fixed", store=store, name="other", clock=clock)
     assert one.hit("key")
     assert other.hit("blocked") and not other.hit("blocked")
-    # The table is full: of a blocked key, and of the first limit of this very request.
+    # The table is full: with a blocked key, and with the first limit of this same request.
     refused = both.hit("key")
     assert (refused.allowed, refused.degraded) == (False, "closed")
     assert one.peek("key", 0).remaining == 4
     assert not other.hit("blocked")
 
 
-def test_a_refusal_for_want_of_room_tells_what_is_left_of_each_limit(core: str) -> None:
+def test_a_refusal_for_lack_of_room_reports_what_is_left_of_each_limit(core: str) -> None:
     clock = ManualClock()
     store = MemoryStore(core=core, max_keys=2, on_full="refuse")  # type: ignore[arg-type]
     one = Limiter("5/minute fixed", store=store, name="api", clock=clock)
@@ -384,17 +384,17 @@ def test_a_refusal_for_want_of_room_tells_what_is_left_of_each_limit(core: str) 
     assert [reading.allowed for reading in refused.limits] == [True, False]
     assert refused.limits[0].retry_after_us == 0
     assert refused.limits[1].retry_after_us == peeked.limits[0].reset_after_us  # what resets first makes room
-    for reading, there in zip(refused.limits, peeked.limits, strict=True):
+    for reading, expected in zip(refused.limits, peeked.limits, strict=True):
         assert (reading.remaining, reading.reset_after_us, reading.next_after_us, reading.delay_us) == (
-            there.remaining,
-            there.reset_after_us,
-            there.next_after_us,
+            expected.remaining,
+            expected.reset_after_us,
+            expected.next_after_us,
             0,
         )
     assert refused.binding == refused.limits[1]
 
 
-def test_a_limit_that_refuses_by_itself_says_so_where_there_is_no_room_for_another(core: str) -> None:
+def test_a_limit_that_refuses_by_itself_reports_it_where_there_is_no_room_for_another(core: str) -> None:
     store = MemoryStore(core=core, max_keys=2, on_full="refuse")  # type: ignore[arg-type]
     clock = ManualClock()
     shadow = Limiter("5/minute fixed; 10/hour fixed", store=store, name="api", clock=clock, shadow=True)
@@ -421,11 +421,11 @@ def test_a_store_that_was_cleared_has_room_for_as_many_log_entries_as_a_new_one(
     assert 100 <= first <= 200 and passed() == first
 
 
-def test_a_reset_tells_whether_any_limit_still_counted_something(core: str) -> None:
+def test_a_reset_reports_whether_any_limit_still_counted_usage(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "5/hour fixed; 5/minute fixed", clock)
     limiter.hit("key")
-    clock.advance(60_000_000)  # the last of them counts nothing any more
+    clock.advance(60_000_000)  # the last one does not count any more
     assert limiter.reset("key") and not limiter.reset("key")
     short = make_limiter(core, "5/minute fixed", clock)
     clock.advance(-(clock.now_us() % 60_000_000))
@@ -464,12 +464,12 @@ def test_log_entries_that_are_given_back_make_room_and_no_more_than_that(core: s
         assert fill_up() == 3
 
 
-def test_a_state_is_read_as_it_is_at_the_moment_that_is_asked_for(core: str) -> None:
+def test_a_state_is_read_as_of_the_requested_moment(core: str) -> None:
     clock = ManualClock()
     store = MemoryStore(core=core)  # type: ignore[arg-type]
     Limiter("10/hour burst 10", store=store, name="api", clock=clock).hit("key", 10)
     changed = Limiter("10/minute burst 10", store=store, name="api", clock=clock)
     start_us = clock.now_us()
-    at = [changed._bound.read(("key",), start_us + minutes * 60_000_000)[0] for minutes in (0, 6, 12)]
-    assert len(set(at)) == 3, "what flowed in under the former numbers is counted up to that moment"
-    assert changed._bound.read(("key",)) == [at[0]]
+    states = [changed._bound.read(("key",), start_us + minutes * 60_000_000)[0] for minutes in (0, 6, 12)]
+    assert len(set(states)) == 3, "the refill under the former numbers counts up to that moment"
+    assert changed._bound.read(("key",)) == [states[0]]

@@ -1,4 +1,4 @@
-"""The middlewares before real applications, asked without a server."""
+"""The middlewares in front of real applications, called without a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from asgi_asking import drive as drive_scope
+from asgi_requests import drive as drive_scope
 from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, StoreTimeout, StoreUnavailable
 from headgate import core as cores
@@ -84,7 +84,7 @@ def plain_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> I
 
 
 class Client:
-    """Asks an application of either kind."""
+    """Sends requests to an application of either kind."""
 
     def __init__(self, kind: str, policy: Any = None, **options: Any) -> None:
         self.app: Any
@@ -123,12 +123,12 @@ def test_plain_limits_count_each_address(kind: str) -> None:
     client = Client(kind, limits="2/minute", clock=ManualClock())
     answers = [client.ask() for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
-    [(name, told)] = parse_list(answers[0].headers["RateLimit"])
-    assert (name, told["r"]) == ("default", 1)
+    [(name, parameters)] = parse_list(answers[0].headers["RateLimit"])
+    assert (name, parameters["r"]) == ("default", 1)
     assert client.ask(client="203.0.113.10").status_code == 200
 
 
-def test_a_refusal_is_a_problem_with_a_true_moment(kind: str) -> None:
+def test_a_refusal_is_a_problem_with_the_exact_time_to_retry(kind: str) -> None:
     clock = ManualClock()
     client = Client(kind, limits="1/minute", clock=clock)
     client.ask()
@@ -150,7 +150,7 @@ def test_every_response_has_the_fields_once(kind: str) -> None:
         assert len(answer.headers.get_list("RateLimit-Policy")) == 1, path
         assert len(answer.headers.get_list("RateLimit")) == 1, path
         assert len(answer.headers.get_list("X-RateLimit-Remaining")) == 1, path
-    assert client.ask("/own").headers["RateLimit"] == '"mine";r=1', "the application's own word stands"
+    assert client.ask("/own").headers["RateLimit"] == '"mine";r=1', "the application's own field stays"
     assert client.ask("/stream").text == "one two three"
     assert client.ask("/missing").status_code == 404
 
@@ -181,7 +181,7 @@ def test_a_key_a_cost_and_an_exemption_are_functions_of_the_request(kind: str) -
     )
     assert statuses(client, {"x_user": "a", "x_cost": "9"}, {"x_user": "a", "x_cost": "2"}) == [200, 429]
     assert statuses(client, {"x_user": "b", "x_cost": "10"}) == [200]
-    assert statuses(client, {"x_cost": "10"}, {}) == [200, 429], "whoever has no key is counted by address"
+    assert statuses(client, {"x_cost": "10"}, {}) == [200, 429], "a request without a key is counted by address"
     assert statuses(client, {"path": "/healthz", "x_user": "a"})[0] != 429
 
 
@@ -197,7 +197,7 @@ def test_limits_are_a_function_of_the_request(kind: str) -> None:
     assert statuses(client, *[{"x_user": "a", "x_tier": "none"}] * 5) == [200] * 5
 
 
-def test_who_may_say_what_the_address_is(kind: str) -> None:
+def test_only_trusted_proxies_report_the_address(kind: str) -> None:
     client = Client(kind, limits="1/minute", trusted_proxies=["10.0.0.0/8"])
     forged = {"client": "10.0.0.1", "X_Forwarded_For": "1.2.3.4, 203.0.113.7"}
     assert statuses(client, forged, forged | {"X_Forwarded_For": "9.9.9.9, 203.0.113.7"}) == [200, 429]
@@ -233,12 +233,12 @@ def test_a_gate_of_the_right_colour_is_used_and_not_closed(kind: str) -> None:
     other: Any = Gate(POLICY) if kind == "asgi" else AsyncGate(POLICY)
     client = Client(kind, gate)
     assert client.ask("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
-    assert client.app._enforcer._owned is None, "who opened the gate closes it"
+    assert client.app._enforcer._owned is None, "the caller who opened the gate closes it"
     with pytest.raises(ConfigError, match=r"this application needs an? (Async)?Gate, not an? (Async)?Gate"):
         Client(kind, other)
 
 
-def test_the_answer_can_be_another(kind: str) -> None:
+def test_the_response_to_a_refused_request_can_be_replaced(kind: str) -> None:
     def friendly(request: Request, decision: Any, usual: Refusal) -> Refusal | None:
         if request.path == "/plain":
             return None
@@ -251,7 +251,7 @@ def test_the_answer_can_be_another(kind: str) -> None:
     assert client.ask("/plain").status_code == 429
 
 
-def test_a_request_may_stand_in_line(kind: str) -> None:
+def test_a_request_may_wait_in_line(kind: str) -> None:
     clock = ManualClock()
     client = Client(kind, limits="60/minute bucket", cost=60, wait=61.0, clock=clock)
     before = clock.now_us()
@@ -310,18 +310,18 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str, caplog
         ({"limits": "1/minute", "trusted_proxies": ["10.0.0.1/8"]}, "a network is written as"),
     ],
 )
-def test_what_cannot_be_used_is_told_at_once(kind: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_an_error(kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Client(kind, **options)
 
 
-def test_whether_websockets_are_limited_is_true_or_false() -> None:
+def test_the_option_websockets_is_true_or_false() -> None:
     websockets: Any = "false"
     with pytest.raises(ConfigError, match="websockets is True or False, not 'false'"):
         asgi.RateLimitMiddleware(starlette(), limits="1/minute", websockets=websockets)
 
 
-def test_an_option_that_there_is_not_is_no_silent_wish(kind: str) -> None:
+def test_an_unknown_option_raises_an_error(kind: str) -> None:
     with pytest.raises(TypeError, match=r"no option is named limit; did you mean limits\?"):
         Client(kind, limits="1/minute", limit=5)
     with pytest.raises(TypeError, match=r"no option is named trusted_hosts, x; did you mean trusted_hops\?"):
@@ -331,7 +331,7 @@ def test_an_option_that_there_is_not_is_no_silent_wish(kind: str) -> None:
 
 
 def drive(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[dict[str, Any]]:
-    """What an application sends when it is told these messages."""
+    """Return what an application sends when it receives these messages."""
     sent: list[dict[str, Any]] = []
     waiting = list(messages)
 
@@ -346,26 +346,26 @@ def drive(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[di
 
 
 def test_the_lifespan_reaches_the_application() -> None:
-    told: list[str] = []
+    received: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while True:
             message = await receive()
-            told.append(message["type"])
+            received.append(message["type"])
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
 
     middleware = asgi.RateLimitMiddleware(app, limits="1/minute")
     sent = drive(middleware, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    assert told == ["lifespan.startup", "lifespan.shutdown"]
+    assert received == ["lifespan.startup", "lifespan.shutdown"]
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 @pytest.mark.parametrize("options", [{"limits": "2/minute"}, {"limits": "2/minute", "store": "memory://"}, POLICY])
-def test_what_is_counted_in_memory_outlives_a_lifespan(options: Any) -> None:
-    told = {"policy": options} if options is POLICY else options
-    client = Client("asgi", clock=ManualClock(), **told)
+def test_counts_in_memory_outlive_a_lifespan(options: Any) -> None:
+    all_options = {"policy": options} if options is POLICY else options
+    client = Client("asgi", clock=ManualClock(), **all_options)
     passed = []
     for _ in range(5):
         passed += statuses(client, {"path": "/api/items/1", "x_user_id": "ann"})
@@ -380,7 +380,7 @@ def socket_scope(**extensions: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_websockets_are_judged_where_that_is_chosen() -> None:
+def test_websockets_are_limited_where_that_is_configured() -> None:
     connect = {"type": "websocket.connect"}
     judged = asgi.RateLimitMiddleware(starlette(), limits="1/minute", websockets=True)
     accepted, text, _ = drive(judged, socket_scope(), connect)
@@ -414,33 +414,33 @@ def test_a_login_that_fails_counts_and_one_that_succeeds_does_not(kind: str) -> 
     )
     assert statuses(client, *[{"path": "/"}] * 9) == [200] * 9
     assert statuses(client, *[{"path": "/missing"}] * 4) == [404, 404, 404, 429]
-    assert client.ask("/").status_code == 429, "who may not try is not asked whether it would succeed"
+    assert client.ask("/").status_code == 429, "a refused request does not reach the application"
 
 
-def test_a_cost_is_settled_when_the_answer_is_complete(kind: str) -> None:
+def test_a_cost_is_settled_when_the_response_is_complete(kind: str) -> None:
     clock = ManualClock()
-    limiter_tells: list[int | None] = []
+    remaining: list[int | None] = []
     client = Client(
         kind,
         limits="100/hour",
         clock=clock,
         cost=20,
         counts=lambda request, response: response.body_bytes,
-        on_decision=lambda request, decision: limiter_tells.append(decision.remaining),
+        on_decision=lambda request, decision: remaining.append(decision.remaining),
     )
     path = "/stream" if kind == "asgi" else "/"
     body = len(client.ask(path).content)
     assert body == 13
     client.ask(path)
-    assert limiter_tells == [80, 100 - body - 20]
+    assert remaining == [80, 100 - body - 20]
 
 
 def _counted(kind: str, app: Any, method: str = "GET") -> int:
-    """How many bytes of a body `counts` is told of."""
-    told: list[int] = []
+    """Return the number of bytes of a body that `counts` gets."""
+    counted_bytes: list[int] = []
 
     def count(request: Any, response: Any) -> bool:
-        told.append(response.body_bytes)
+        counted_bytes.append(response.body_bytes)
         return True
 
     options: Any = {"limits": "5/hour", "counts": count}
@@ -450,7 +450,7 @@ def _counted(kind: str, app: Any, method: str = "GET") -> int:
         client = Client(kind, limits="5/hour")
         client.app = wsgi.RateLimitMiddleware(app, **options)
         client.ask(method=method)
-    [body_bytes] = told
+    [body_bytes] = counted_bytes
     return body_bytes
 
 
@@ -494,17 +494,17 @@ def test_no_body_of_a_response_to_head_counts() -> None:
     assert _counted("asgi", starlette(), "HEAD") == 0
 
 
-def test_a_cost_that_turns_out_higher_takes_what_there_is(kind: str) -> None:
-    told: list[int | None] = []
+def test_a_cost_that_turns_out_higher_takes_what_remains(kind: str) -> None:
+    remaining: list[int | None] = []
     client = Client(
         kind,
         limits="100/hour",
         clock=ManualClock(),
         counts=lambda request, response: 70,
-        on_decision=lambda request, decision: told.append(decision.remaining),
+        on_decision=lambda request, decision: remaining.append(decision.remaining),
     )
     assert statuses(client, {}, {}, {}) == [200, 200, 429]
-    assert told == [99, 29, 0]
+    assert remaining == [99, 29, 0]
 
 
 def test_counts_that_fails_leaves_the_charge_and_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -556,17 +556,17 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
     assert reached == 5
 
 
-# What adds fields to a response, in both cores
+# Wrappers that add fields to a response, in both cores
 
 ADDERS = [asgi.python_adding, *([cores.native.adding] if cores.native is not None else [])]
-NATIVE_TELLERS = [cores.native.FieldStarter] if cores.native is not None else []
-NOBODY: Any = None
+NATIVE_STARTERS = [cores.native.FieldStarter] if cores.native is not None else []
+UNUSED: Any = None
 OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
 
 
 @pytest.mark.parametrize("adding", ADDERS)
 @pytest.mark.parametrize(
-    ("own", "becomes"),
+    ("own", "expected"),
     [
         ([], OURS),
         (None, OURS),
@@ -580,7 +580,7 @@ OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
     ],
 )
 @pytest.mark.parametrize("kind", ["http.response.start", "websocket.accept", "websocket.http.response.start"])
-def test_fields_are_added_to_a_head_once(adding: Any, own: Any, becomes: list[Any], kind: str) -> None:
+def test_fields_are_added_to_a_head_once(adding: Any, own: Any, expected: list[Any], kind: str) -> None:
     sent: list[Any] = []
     fields = list(OURS)
 
@@ -592,7 +592,7 @@ def test_fields_are_added_to_a_head_once(adding: Any, own: Any, becomes: list[An
     given = list(own) if isinstance(own, list) else own
     for again in range(2):  # an application may send the same list again
         assert send({"type": kind, "headers": given}) == "awaitable"
-        assert sent[again] == {"type": kind, "headers": becomes}
+        assert sent[again] == {"type": kind, "headers": expected}
     assert given == own and fields == OURS
     send({"type": kind})
     assert sent[-1]["headers"] == OURS
@@ -626,7 +626,7 @@ def test_a_head_that_an_application_sends_again_is_not_changed(adding: Any) -> N
 
 
 @pytest.mark.parametrize("counts", [{}, {"counts": lambda request, response: True}])
-def test_each_client_is_told_its_own_state_by_an_application_with_one_head(counts: Any) -> None:
+def test_each_client_gets_its_own_fields_from_an_application_with_one_head(counts: Any) -> None:
     head = {"type": "http.response.start", "status": 200, "headers": []}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -636,8 +636,8 @@ def test_each_client_is_told_its_own_state_by_an_application_with_one_head(count
     middleware = asgi.RateLimitMiddleware(app, limits="5/hour", clock=ManualClock(), **counts)
     client = Client("asgi", limits="5/hour")
     client.app = middleware
-    told = [client.ask(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
-    assert [fields.partition(";")[2].partition(";")[0] for fields in told] == ["r=4", "r=3", "r=4"]
+    headers = [client.ask(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    assert [fields.partition(";")[2].partition(";")[0] for fields in headers] == ["r=4", "r=3", "r=4"]
 
 
 @pytest.mark.parametrize("header", [{}, {"trusted_hops": 1}])
@@ -660,83 +660,83 @@ def test_a_peer_without_an_address_is_counted_as_one(kind: str, peer: Any, heade
         app = asgi.RateLimitMiddleware(starlette(), limits="2/minute", **header)
         scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "client": (peer, 0)}
         for _ in range(3):
-            asyncio.run(app(dict(scope), NOBODY, send))
+            asyncio.run(app(dict(scope), UNUSED, send))
     assert answered == [200, 200, 429]
 
 
-@pytest.mark.parametrize("wrap", [*ADDERS, wsgi.python_telling, *NATIVE_TELLERS])
-def test_what_adds_fields_is_no_way_round_the_garbage_collector(wrap: Any) -> None:
+@pytest.mark.parametrize("wrap", [*ADDERS, wsgi.python_telling, *NATIVE_STARTERS])
+def test_a_wrapper_that_adds_fields_can_be_garbage_collected(wrap: Any) -> None:
     class Server:
-        def send(self, *told: Any) -> None:
+        def send(self, *arguments: Any) -> None:
             pass
 
     server: Any = Server()
     server.scope = {"kept by the application": wrap(server.send, [])}
-    gone = weakref.ref(server)
+    reference = weakref.ref(server)
     del server
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-TELLERS = [wsgi.python_telling, *NATIVE_TELLERS]
-TOLD = [("RateLimit-Policy", "p"), ("RateLimit", "r")]
+STARTERS = [wsgi.python_telling, *NATIVE_STARTERS]
+FIELDS = [("RateLimit-Policy", "p"), ("RateLimit", "r")]
 
 
-@pytest.mark.parametrize("telling", TELLERS)
+@pytest.mark.parametrize("add_fields", STARTERS)
 @pytest.mark.parametrize(
-    ("own", "becomes"),
+    ("own", "expected"),
     [
-        ([], TOLD),
-        ([("A", "1")], [("A", "1"), *TOLD]),
-        ((("A", "1"),), [("A", "1"), *TOLD]),
-        ([("ratelimit", "mine")], [("ratelimit", "mine"), TOLD[0]]),
-        ([("RATELIMIT-POLICY", "mine"), ["B", "2"]], [("RATELIMIT-POLICY", "mine"), ["B", "2"], TOLD[1]]),
+        ([], FIELDS),
+        ([("A", "1")], [("A", "1"), *FIELDS]),
+        ((("A", "1"),), [("A", "1"), *FIELDS]),
+        ([("ratelimit", "mine")], [("ratelimit", "mine"), FIELDS[0]]),
+        ([("RATELIMIT-POLICY", "mine"), ["B", "2"]], [("RATELIMIT-POLICY", "mine"), ["B", "2"], FIELDS[1]]),
         ([("RateLimit", "x"), ("RateLimit-Policy", "y")], [("RateLimit", "x"), ("RateLimit-Policy", "y")]),
     ],
 )
-def test_fields_are_added_to_a_head_of_wsgi_once(telling: Any, own: Any, becomes: list[Any]) -> None:
-    begun: list[Any] = []
+def test_fields_are_added_to_a_head_of_wsgi_once(add_fields: Any, own: Any, expected: list[Any]) -> None:
+    heads: list[Any] = []
 
-    def start_response(*told: Any) -> str:
-        begun.append(told)
+    def start_response(*arguments: Any) -> str:
+        heads.append(arguments)
         return "write"
 
-    start = telling(start_response, list(TOLD))
+    start = add_fields(start_response, list(FIELDS))
     given = list(own) if isinstance(own, list) else own
     for error in ((), ("the error",)):
         assert start("200 OK", given, *error) == "write"
-        assert begun[-1] == ("200 OK", becomes, *error) and type(begun[-1][1]) is list
+        assert heads[-1] == ("200 OK", expected, *error) and type(heads[-1][1]) is list
     assert given == own
 
 
-@pytest.mark.skipif(cores.native is None, reason="nothing is asked natively")
+@pytest.mark.skipif(cores.native is None, reason="there is no native gate")
 @pytest.mark.parametrize("choice", ["open", "closed"])
-def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_a_native_call_that_fails_is_not_repeated(kind: str, choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
 
-    def late(*told: Any) -> Any:
-        asked.append(told)
+    def late(*arguments: Any) -> Any:
+        calls.append(arguments)
         raise StoreTimeout("another process holds the shard")
 
     gate = SimpleNamespace(decide=late, decide_environ=late)
-    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
+    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, writes_fields, websockets: gate)
     client = Client(kind, limits="1/minute", on_store_error=choice)
-    client.app._enforcer.ask = lambda request: pytest.fail("it is asked again")
+    client.app._enforcer.decide = lambda request: pytest.fail("it is decided again")
     for number in range(1, 3):
         answer = client.ask()
         assert answer.status_code == (200 if choice == "open" else 503)
         assert answer.headers["X-RateLimit-Degraded"] == choice
-        assert len(asked) == number
+        assert len(calls) == number
 
 
-def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:
+def test_an_error_of_the_application_is_not_handled_as_one_of_the_limiter() -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise StoreUnavailable("the application's own store")
 
     app = asgi.RateLimitMiddleware(failing, limits="9/minute")
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
     with pytest.raises(StoreUnavailable, match="own store"):
-        asyncio.run(app(scope, NOBODY, NOBODY))
+        asyncio.run(app(scope, UNUSED, UNUSED))
 
 
 @pytest.mark.parametrize("sent", ["shop.example", "user@Shop.example:80", "other.example:1@shop.example"])

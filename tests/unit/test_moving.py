@@ -33,7 +33,7 @@ from rest_framework.response import Response as RestResponse
 from rest_framework.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
 from rest_framework.views import APIView
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import Limiter, MemoryStore
 from headgate.integrations import fastapi as of_fastapi
 from headgate.integrations import flask as of_flask
@@ -94,7 +94,7 @@ def passed(app: Any, *paths: str, client: str = "203.0.113.9") -> int:
     return [ask(app, path, client=client).status_code for path in paths].count(200)
 
 
-def test_a_route_of_slowapi_replaces_the_default_and_one_of_ours_is_asked_beside_it() -> None:
+def test_a_route_limit_of_slowapi_replaces_the_default_and_one_of_headgate_applies_beside_it() -> None:
     assert passed(slow(lambda limiter: limiter.limit("5/day"), default_limits=["2/day"]), *["/"] * 9) == 5
     assert passed(ours("2/day", lambda limits: limits("5/day")), *["/"] * 9) == 2
     assert "override=True" in row("From slowapi", "`override_defaults=True`, which is its default")
@@ -214,7 +214,7 @@ def ours_on_flask(default: str | None = None, **options: Any) -> tuple[flask.Fla
     return app, of_flask.RateLimits(app, default=default, store=MemoryStore(), **options)
 
 
-def test_a_view_of_flask_limiter_replaces_the_default_and_one_of_ours_is_asked_beside_it() -> None:
+def test_a_view_limit_of_flask_limiter_replaces_the_default_and_one_of_headgate_applies_beside_it() -> None:
     app = site()
     limiter = FlaskLimiter(get_remote_address, app=app, default_limits=["2/day"], storage_uri="memory://")
     app.add_url_rule("/read", view_func=limiter.limit("5/day")(read))
@@ -247,7 +247,7 @@ def test_a_filter_of_requests_is_an_exemption() -> None:
     assert row("From Flask-Limiter", "`@limiter.request_filter`").startswith("`RateLimits(app, exempt=function)`")
 
 
-def test_the_current_limit_is_a_decision_that_somebody_keeps() -> None:
+def test_the_current_limit_is_a_decision_that_the_view_keeps() -> None:
     told: list[tuple[int, bool]] = []
     theirs, limiter = theirs_on_flask(default_limits=["2/day"])
 
@@ -318,7 +318,7 @@ def test_a_meta_limit_is_a_limiter_of_refusals() -> None:
     assert "refusals" in PAGE.split("## From Flask-Limiter\n")[1].split("\n## ")[0]
 
 
-def test_what_is_deducted_by_the_response_counts_by_it() -> None:
+def test_a_cost_that_the_response_decides_is_charged_after_it() -> None:
     def login() -> tuple[str, int]:
         return "", int(flask.request.args["status"])
 

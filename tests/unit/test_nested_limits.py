@@ -1,6 +1,6 @@
-"""Limits of the same text at two places on a request's way: each place has a counter of its own, in every framework.
+"""Limits of the same text at two places on the way of a request: each has its own counter, in every framework.
 
-An arrangement builds an application with a limit at an outer and at an inner place; what is asked is the same of all.
+An arrangement builds an application with a limit at an outer and at an inner place; the tests are the same for all.
 """
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
@@ -40,7 +40,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import MemoryStore
 from headgate.http import asgi, wsgi
 from headgate.integrations import aiohttp as for_aiohttp
@@ -56,8 +56,8 @@ from headgate.testing import ManualClock
 LIMITS = "4/minute"
 
 
-class Given(NamedTuple):
-    """What an arrangement is told."""
+class Options(NamedTuple):
+    """The options of an arrangement."""
 
     outer: dict[str, Any]
     inner: dict[str, Any]
@@ -68,25 +68,25 @@ class Given(NamedTuple):
     """Whether both places have one object, where a limit is one."""
 
     def pair(self, make: Callable[..., Any]) -> tuple[Any, Any]:
-        """The outer and the inner limit."""
+        """Return the outer and the inner limit."""
         outer = make(LIMITS, **self.outer)
         return outer, outer if self.same else make(LIMITS, **self.inner)
 
 
 Ask = Callable[[], int]
-Arrangement = Callable[[Given, ExitStack], Ask]
+Arrangement = Callable[[Options, ExitStack], Ask]
 
 
-def asking(app: Any) -> Ask:
+def over_asgi(app: Any) -> Ask:
     return lambda: ask(app, "/a/b/x").status_code
 
 
-def asking_wsgi(app: Any) -> Ask:
-    def asked() -> int:
+def over_wsgi(app: Any) -> Ask:
+    def request_status() -> int:
         with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://shop.example") as session:
             return session.get("/a/b/x").status_code
 
-    return asked
+    return request_status
 
 
 # Starlette
@@ -96,42 +96,42 @@ async def read(request: Any) -> PlainTextResponse:
     return PlainTextResponse("read")
 
 
-def before(given: Given, options: dict[str, Any]) -> list[Middleware]:
+def before(given: Options, options: dict[str, Any]) -> list[Middleware]:
     limits = for_starlette.RateLimits(**given.shared)
     return [Middleware(for_starlette.RouteLimit, limits=LIMITS, rate_limits=limits, **options)]
 
 
-def starlette_application_and_mount(given: Given, _: ExitStack) -> Ask:
+def starlette_application_and_mount(given: Options, _: ExitStack) -> Ask:
     mount = Mount("/a/b", routes=[Route("/x", read)], middleware=before(given, given.inner))
-    return asking(Starlette(routes=[mount], middleware=before(given, given.outer)))
+    return over_asgi(Starlette(routes=[mount], middleware=before(given, given.outer)))
 
 
-def starlette_application_and_route(given: Given, _: ExitStack) -> Ask:
+def starlette_application_and_route(given: Options, _: ExitStack) -> Ask:
     route = Route("/a/b/x", read, middleware=before(given, given.inner))
-    return asking(Starlette(routes=[route], middleware=before(given, given.outer)))
+    return over_asgi(Starlette(routes=[route], middleware=before(given, given.outer)))
 
 
-def starlette_mount_and_mount(given: Given, _: ExitStack) -> Ask:
+def starlette_mount_and_mount(given: Options, _: ExitStack) -> Ask:
     inner = Mount("/{b}", app=Router([Route("/x", read)]), middleware=before(given, given.inner))
-    return asking(Starlette(routes=[Mount("/a", routes=[inner], middleware=before(given, given.outer))]))
+    return over_asgi(Starlette(routes=[Mount("/a", routes=[inner], middleware=before(given, given.outer))]))
 
 
-def starlette_application_and_endpoint(given: Given, _: ExitStack) -> Ask:
+def starlette_application_and_endpoint(given: Options, _: ExitStack) -> Ask:
     inner = for_starlette.RateLimits(**given.shared)(LIMITS, **given.inner)(read)
-    return asking(Starlette(routes=[Route("/a/b/x", inner)], middleware=before(given, given.outer)))
+    return over_asgi(Starlette(routes=[Route("/a/b/x", inner)], middleware=before(given, given.outer)))
 
 
-def starlette_application_twice(given: Given, _: ExitStack) -> Ask:
+def starlette_application_twice(given: Options, _: ExitStack) -> Ask:
     both = [*before(given, given.outer), *before(given, given.inner)]
-    return asking(Starlette(routes=[Route("/a/b/x", read)], middleware=both))
+    return over_asgi(Starlette(routes=[Route("/a/b/x", read)], middleware=both))
 
 
-def starlette_endpoint_twice(given: Given, _: ExitStack) -> Ask:
+def starlette_endpoint_twice(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_starlette.RateLimits(**given.shared))
-    return asking(Starlette(routes=[Route("/a/b/x", outer(inner(read)))]))
+    return over_asgi(Starlette(routes=[Route("/a/b/x", outer(inner(read)))]))
 
 
-def starlette_method_and_the_one_it_replaces(given: Given, _: ExitStack) -> Ask:
+def starlette_method_and_the_one_it_replaces(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_starlette.RateLimits(**given.shared))
 
     class Base(HTTPEndpoint):
@@ -144,7 +144,7 @@ def starlette_method_and_the_one_it_replaces(given: Given, _: ExitStack) -> Ask:
         async def get(self, request: Any) -> Any:
             return await super().get(request)
 
-    return asking(Starlette(routes=[Route("/a/b/x", Own)]))
+    return over_asgi(Starlette(routes=[Route("/a/b/x", Own)]))
 
 
 # FastAPI
@@ -154,36 +154,36 @@ async def read_value() -> str:
     return "read"
 
 
-def fastapi(given: Given, **options: Any) -> FastAPI:
+def fastapi(given: Options, **options: Any) -> FastAPI:
     app = FastAPI(**options)
     app.add_middleware(for_fastapi.RateLimitHeaders)
     return app
 
 
-def fastapi_application_and_route(given: Given, _: ExitStack) -> Ask:
+def fastapi_application_and_route(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_fastapi.RateLimits(**given.shared))
     app = fastapi(given, dependencies=[Depends(outer)])
     app.get("/a/b/x", dependencies=[Depends(inner)])(read_value)
-    return asking(app)
+    return over_asgi(app)
 
 
-def fastapi_router_and_route(given: Given, _: ExitStack) -> Ask:
+def fastapi_router_and_route(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_fastapi.RateLimits(**given.shared))
     app, router = fastapi(given), APIRouter(prefix="/a", dependencies=[Depends(outer)])
     router.get("/b/x", dependencies=[Depends(inner)])(read_value)
     app.include_router(router)
-    return asking(app)
+    return over_asgi(app)
 
 
-def fastapi_router_and_router(given: Given, _: ExitStack) -> Ask:
+def fastapi_router_and_router(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_fastapi.RateLimits(**given.shared))
     app, router = fastapi(given), APIRouter(dependencies=[Depends(inner)])
     router.get("/x")(read_value)
     app.include_router(router, prefix="/a/b", dependencies=[Depends(outer)])
-    return asking(app)
+    return over_asgi(app)
 
 
-def fastapi_route_and_parameter(given: Given, _: ExitStack) -> Ask:
+def fastapi_route_and_parameter(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_fastapi.RateLimits(**given.shared))
     app = fastapi(given)
 
@@ -191,17 +191,17 @@ def fastapi_route_and_parameter(given: Given, _: ExitStack) -> Ask:
         return "read"
 
     app.get("/a/b/x", dependencies=[Depends(outer)])(endpoint)
-    return asking(app)
+    return over_asgi(app)
 
 
-def fastapi_middleware_and_route(given: Given, _: ExitStack) -> Ask:
+def fastapi_middleware_and_route(given: Options, _: ExitStack) -> Ask:
     inner = for_fastapi.RateLimits(**given.shared)(LIMITS, **given.inner)
     app = FastAPI()
     [outer] = before(given, given.outer)
     app.add_middleware(outer.cls, *outer.args, **outer.kwargs)
     app.add_middleware(for_fastapi.RateLimitHeaders)
     app.get("/a/b/x", dependencies=[Depends(inner)])(read_value)
-    return asking(app)
+    return over_asgi(app)
 
 
 # Flask
@@ -211,39 +211,39 @@ def read_page(**_: Any) -> str:
     return "read"
 
 
-def flask_application_and_view(given: Given, _: ExitStack) -> Ask:
+def flask_application_and_view(given: Options, _: ExitStack) -> Ask:
     app = flask.Flask("shop")
     for_flask.RateLimits(app, LIMITS, **given.shared, **given.outer)
     app.get("/a/b/x")(for_flask.RateLimits(**given.shared)(LIMITS, **given.inner)(read_page))
-    return asking_wsgi(app)
+    return over_wsgi(app)
 
 
-def flask_blueprint_and_view(given: Given, _: ExitStack) -> Ask:
+def flask_blueprint_and_view(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_flask.RateLimits(**given.shared))
     app, blueprint = flask.Flask("shop"), flask.Blueprint("a", "a", url_prefix="/a")
     blueprint.get("/b/x")(inner(read_page))
     app.register_blueprint(outer(blueprint))
-    return asking_wsgi(app)
+    return over_wsgi(app)
 
 
-def flask_blueprint_and_blueprint(given: Given, _: ExitStack) -> Ask:
+def flask_blueprint_and_blueprint(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_flask.RateLimits(**given.shared))
     app, blueprint = flask.Flask("shop"), flask.Blueprint("a", "a", url_prefix="/a")
     nested = flask.Blueprint("b", "b", url_prefix="/b")
     nested.get("/x")(read_page)
     blueprint.register_blueprint(inner(nested))
     app.register_blueprint(outer(blueprint))
-    return asking_wsgi(app)
+    return over_wsgi(app)
 
 
-def flask_view_twice(given: Given, _: ExitStack) -> Ask:
+def flask_view_twice(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_flask.RateLimits(**given.shared))
     app = flask.Flask("shop")
     app.get("/a/b/x")(outer(inner(read_page)))
-    return asking_wsgi(app)
+    return over_wsgi(app)
 
 
-def flask_class_and_method(given: Given, _: ExitStack) -> Ask:
+def flask_class_and_method(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_flask.RateLimits(**given.shared))
 
     class Page(MethodView):
@@ -255,10 +255,10 @@ def flask_class_and_method(given: Given, _: ExitStack) -> Ask:
 
     app = flask.Flask("shop")
     app.add_url_rule("/a/b/x", view_func=Page.as_view("page"))
-    return asking_wsgi(app)
+    return over_wsgi(app)
 
 
-def flask_method_and_the_one_it_replaces(given: Given, _: ExitStack) -> Ask:
+def flask_method_and_the_one_it_replaces(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_flask.RateLimits(**given.shared))
 
     class Base(MethodView):
@@ -273,7 +273,7 @@ def flask_method_and_the_one_it_replaces(given: Given, _: ExitStack) -> Ask:
 
     app = flask.Flask("shop")
     app.add_url_rule("/a/b/x", view_func=Own.as_view("page"))
-    return asking_wsgi(app)
+    return over_wsgi(app)
 
 
 # Django, and its REST framework
@@ -290,44 +290,44 @@ MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 def django_site(
     view: Any, exit: ExitStack, headgate: dict[str, Any], *, times: int = 1, handler: Any = WSGIHandler
 ) -> Ask:
-    told: dict[str, Any] = {"ROOT_URLCONF": Urls(view), "MIDDLEWARE": [MIDDLEWARE] * times, "HEADGATE": headgate}
-    told["REST_FRAMEWORK"] = {
+    settings: dict[str, Any] = {"ROOT_URLCONF": Urls(view), "MIDDLEWARE": [MIDDLEWARE] * times, "HEADGATE": headgate}
+    settings["REST_FRAMEWORK"] = {
         "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"], "UNAUTHENTICATED_USER": None,
     }  # fmt: skip
-    exit.enter_context(override_settings(**told))
-    return asking_wsgi(handler()) if handler is WSGIHandler else asking(handler())
+    exit.enter_context(override_settings(**settings))
+    return over_wsgi(handler()) if handler is WSGIHandler else over_asgi(handler())
 
 
 def read_view(request: Any) -> HttpResponse:
     return HttpResponse("read")
 
 
-def django_each_route_and_view(given: Given, exit: ExitStack) -> Ask:
-    told = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
-    return django_site(for_django.rate_limit(LIMITS, **given.inner)(read_view), exit, told)
+def django_each_route_and_view(given: Options, exit: ExitStack) -> Ask:
+    options = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
+    return django_site(for_django.rate_limit(LIMITS, **given.inner)(read_view), exit, options)
 
 
-def django_each_route_and_view_on_a_loop(given: Given, exit: ExitStack) -> Ask:
-    told = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
+def django_each_route_and_view_on_a_loop(given: Options, exit: ExitStack) -> Ask:
+    options = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
 
     async def read_async(request: Any) -> HttpResponse:
         return HttpResponse("read")
 
-    return django_site(for_django.rate_limit(LIMITS, **given.inner)(read_async), exit, told, handler=ASGIHandler)
+    return django_site(for_django.rate_limit(LIMITS, **given.inner)(read_async), exit, options, handler=ASGIHandler)
 
 
-def django_site_and_view_that_says_each_route(given: Given, exit: ExitStack) -> Ask:
-    told = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
+def django_site_and_view_that_says_each_route(given: Options, exit: ExitStack) -> Ask:
+    options = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
     view = for_django.rate_limit(LIMITS, scope=for_django.each_route, **given.inner)(read_view)
-    return django_site(view, exit, told)
+    return django_site(view, exit, options)
 
 
-def django_view_twice(given: Given, exit: ExitStack) -> Ask:
+def django_view_twice(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_django.rate_limit)
     return django_site(outer(inner(read_view)), exit, given.shared)
 
 
-def django_class_and_method(given: Given, exit: ExitStack) -> Ask:
+def django_class_and_method(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_django.rate_limit)
 
     @method_decorator(outer, name="dispatch")
@@ -339,7 +339,7 @@ def django_class_and_method(given: Given, exit: ExitStack) -> Ask:
     return django_site(Page.as_view(), exit, given.shared)
 
 
-def django_class_and_the_one_it_extends(given: Given, exit: ExitStack) -> Ask:
+def django_class_and_the_one_it_extends(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_django.rate_limit)
 
     @method_decorator(inner, name="dispatch")
@@ -354,7 +354,7 @@ def django_class_and_the_one_it_extends(given: Given, exit: ExitStack) -> Ask:
     return django_site(Own.as_view(), exit, given.shared)
 
 
-def django_view_of_a_class_and_its_dispatch(given: Given, exit: ExitStack) -> Ask:
+def django_view_of_a_class_and_its_dispatch(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_django.rate_limit)
 
     @method_decorator(inner, name="dispatch")
@@ -377,37 +377,37 @@ def throttles(*classes: Any, **attributes: Any) -> Any:
     return Page.as_view()
 
 
-def throttle(limits: str, *, scope: str = "", **told: Any) -> Any:
+def throttle(limits: str, *, scope: str = "", **options: Any) -> Any:
     class Own(RateLimitThrottle):
         pass
 
-    Own.limits, Own.options, Own.cost = limits, told, told.pop("cost", 1)  # type: ignore[assignment]
+    Own.limits, Own.options, Own.cost = limits, options, options.pop("cost", 1)  # type: ignore[assignment]
     return Own
 
 
-def rest_throttle_and_throttle(given: Given, exit: ExitStack) -> Ask:
+def rest_throttle_and_throttle(given: Options, exit: ExitStack) -> Ask:
     return django_site(throttles(*given.pair(throttle)), exit, given.shared)
 
 
-def rest_each_route_and_throttle(given: Given, exit: ExitStack) -> Ask:
-    told = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
-    return django_site(throttles(throttle(LIMITS, **given.inner)), exit, told)
+def rest_each_route_and_throttle(given: Options, exit: ExitStack) -> Ask:
+    options = {"limits": LIMITS, "scope": for_django.each_route, **given.shared, **given.outer}
+    return django_site(throttles(throttle(LIMITS, **given.inner)), exit, options)
 
 
-def rest_decorator_and_throttle(given: Given, exit: ExitStack) -> Ask:
+def rest_decorator_and_throttle(given: Options, exit: ExitStack) -> Ask:
     view = throttles(throttle(LIMITS, **given.inner))
     return django_site(for_django.rate_limit(LIMITS, **given.outer)(view), exit, given.shared)
 
 
-def rest_scope_of_a_view_in_two_classes(given: Given, exit: ExitStack) -> Ask:
+def rest_scope_of_a_view_in_two_classes(given: Options, exit: ExitStack) -> Ask:
     class Own(RateLimitThrottle):
         pass
 
     class Other(RateLimitThrottle):
         pass
 
-    for kind, told in ((Own, given.outer), (Other, given.inner)):
-        options = dict(told)
+    for kind, given_options in ((Own, given.outer), (Other, given.inner)):
+        options = dict(given_options)
         kind.cost, kind.options = options.pop("cost", 1), options  # type: ignore[assignment]
     exit.enter_context(override_settings(HEADGATE_THROTTLE_RATES={"uploads": LIMITS}))
     return django_site(throttles(Own, Other, throttle_scope="uploads"), exit, given.shared)
@@ -422,7 +422,7 @@ async def read_handler() -> str:
 
 
 def litestar_application(handler: Any, **options: Any) -> Ask:
-    return asking(litestar.Litestar([handler], openapi_config=None, logging_config=None, **options))
+    return over_asgi(litestar.Litestar([handler], openapi_config=None, logging_config=None, **options))
 
 
 def litestar_handler(**options: Any) -> Any:
@@ -433,19 +433,19 @@ def litestar_handler(**options: Any) -> Any:
     return read
 
 
-def litestar_application_and_handler(given: Given, _: ExitStack) -> Ask:
+def litestar_application_and_handler(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_litestar.RateLimits(**given.shared))
     router = litestar.Router("/a", route_handlers=[litestar_handler(middleware=[inner])])
     return litestar_application(router, middleware=[outer])
 
 
-def litestar_router_and_handler(given: Given, _: ExitStack) -> Ask:
+def litestar_router_and_handler(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_litestar.RateLimits(**given.shared))
     handler = litestar_handler(middleware=[inner])
     return litestar_application(litestar.Router("/a", route_handlers=[handler], middleware=[outer]))
 
 
-def litestar_router_and_controller(given: Given, _: ExitStack) -> Ask:
+def litestar_router_and_controller(given: Options, _: ExitStack) -> Ask:
     outer, inner = given.pair(for_litestar.RateLimits(**given.shared))
 
     class Pages(litestar.Controller):
@@ -459,17 +459,17 @@ def litestar_router_and_controller(given: Given, _: ExitStack) -> Ask:
     return litestar_application(litestar.Router("/a", route_handlers=[Pages], middleware=[outer]))
 
 
-def litestar_plugin_and_handler(given: Given, _: ExitStack) -> Ask:
+def litestar_plugin_and_handler(given: Options, _: ExitStack) -> Ask:
     plugin = for_litestar.RateLimitPlugin(limits=LIMITS, **given.shared, **given.outer)
     inner = for_litestar.RateLimits(**given.shared)(LIMITS, **given.inner)
     router = litestar.Router("/a", route_handlers=[litestar_handler(middleware=[inner])])
     return litestar_application(router, plugins=[plugin])
 
 
-def litestar_two_plugins(given: Given, _: ExitStack) -> Ask:
+def litestar_two_plugins(given: Options, _: ExitStack) -> Ask:
     kinds = [type(name, (for_litestar.RateLimitPlugin,), {}) for name in ("Outer", "Inner")]
-    told = (given.inner, given.outer)  # the one that is initialised last stands first
-    plugins = [kind(limits=LIMITS, **given.shared, **own) for kind, own in zip(kinds, told, strict=True)]
+    options = (given.inner, given.outer)  # the one that is initialised last stands first
+    plugins = [kind(limits=LIMITS, **given.shared, **own) for kind, own in zip(kinds, options, strict=True)]
     return litestar_application(litestar.Router("/a", route_handlers=[litestar_handler()]), plugins=plugins)
 
 
@@ -485,11 +485,11 @@ def asking_aiohttp(app: web.Application, exit: ExitStack) -> Ask:
     client = runner.run(_client(app))
     exit.callback(lambda: runner.run(client.close()))
 
-    async def asked() -> int:
+    async def request_status() -> int:
         async with client.get("/a/b/x") as response:
             return response.status
 
-    return lambda: runner.run(asked())
+    return lambda: runner.run(request_status())
 
 
 async def _client(app: web.Application) -> TestClient[Any, Any]:
@@ -498,14 +498,14 @@ async def _client(app: web.Application) -> TestClient[Any, Any]:
     return client
 
 
-def aiohttp_application_and_handler(given: Given, exit: ExitStack) -> Ask:
+def aiohttp_application_and_handler(given: Options, exit: ExitStack) -> Ask:
     app = web.Application()
     for_aiohttp.setup(app, limits=LIMITS, **given.shared, **given.outer)
     app.router.add_get("/a/b/x", for_aiohttp.RateLimits(**given.shared)(LIMITS, **given.inner)(read_web))
     return asking_aiohttp(app, exit)
 
 
-def aiohttp_application_and_nested_one(given: Given, exit: ExitStack) -> Ask:
+def aiohttp_application_and_nested_one(given: Options, exit: ExitStack) -> Ask:
     app, nested = web.Application(), web.Application()
     nested.router.add_get("/x", read_web)
     for_aiohttp.setup(nested, limits=LIMITS, **given.shared, **given.inner)
@@ -514,21 +514,21 @@ def aiohttp_application_and_nested_one(given: Given, exit: ExitStack) -> Ask:
     return asking_aiohttp(app, exit)
 
 
-def aiohttp_application_twice(given: Given, exit: ExitStack) -> Ask:
-    both = [for_aiohttp.middleware(limits=LIMITS, **given.shared, **told) for told in (given.outer, given.inner)]
+def aiohttp_application_twice(given: Options, exit: ExitStack) -> Ask:
+    both = [for_aiohttp.middleware(limits=LIMITS, **given.shared, **options) for options in (given.outer, given.inner)]
     app = web.Application(middlewares=both)
     app.router.add_get("/a/b/x", read_web)
     return asking_aiohttp(app, exit)
 
 
-def aiohttp_handler_twice(given: Given, exit: ExitStack) -> Ask:
+def aiohttp_handler_twice(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_aiohttp.RateLimits(**given.shared))
     app = web.Application()
     app.router.add_get("/a/b/x", outer(inner(read_web)))
     return asking_aiohttp(app, exit)
 
 
-def aiohttp_class_and_method(given: Given, exit: ExitStack) -> Ask:
+def aiohttp_class_and_method(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_aiohttp.RateLimits(**given.shared))
 
     @outer
@@ -542,7 +542,7 @@ def aiohttp_class_and_method(given: Given, exit: ExitStack) -> Ask:
     return asking_aiohttp(app, exit)
 
 
-def aiohttp_class_and_the_one_it_extends(given: Given, exit: ExitStack) -> Ask:
+def aiohttp_class_and_the_one_it_extends(given: Options, exit: ExitStack) -> Ask:
     outer, inner = given.pair(for_aiohttp.RateLimits(**given.shared))
 
     @inner
@@ -583,39 +583,40 @@ def called(server: Any, method: str = METHOD) -> Iterator[Ask]:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.unary_unary(method)
 
-        def asked() -> int:
+        def request_status() -> int:
             try:
                 call(b"", timeout=10)
             except grpc.RpcError as error:
                 return 429 if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else 500
             return 200
 
-        yield asked
+        yield request_status
     server.stop(None).wait()
 
 
-def grpc_two_interceptors(given: Given, exit: ExitStack) -> Ask:
+def grpc_two_interceptors(given: Options, exit: ExitStack) -> Ask:
     interceptors = [
-        for_grpc.RateLimitInterceptor(limits=LIMITS, **given.shared, **told) for told in (given.outer, given.inner)
+        for_grpc.RateLimitInterceptor(limits=LIMITS, **given.shared, **options)
+        for options in (given.outer, given.inner)
     ]
     return exit.enter_context(called(grpc.server(ThreadPoolExecutor(2), interceptors=[*interceptors])))
 
 
-def grpc_two_interceptors_of_methods(given: Given, exit: ExitStack) -> Ask:
+def grpc_two_interceptors_of_methods(given: Options, exit: ExitStack) -> Ask:
     interceptors = [
-        for_grpc.RateLimitInterceptor(methods={method: LIMITS}, **given.shared, **told)
-        for method, told in ((METHOD, given.outer), ("/shop.Shop/*", given.inner))
+        for_grpc.RateLimitInterceptor(methods={method: LIMITS}, **given.shared, **options)
+        for method, options in ((METHOD, given.outer), ("/shop.Shop/*", given.inner))
     ]
     return exit.enter_context(called(grpc.server(ThreadPoolExecutor(2), interceptors=[*interceptors])))
 
 
-def grpc_two_interceptors_on_a_loop(given: Given, exit: ExitStack) -> Ask:
+def grpc_two_interceptors_on_a_loop(given: Options, exit: ExitStack) -> Ask:
     runner = exit.enter_context(asyncio.Runner())
 
     async def start() -> Any:
         interceptors = [
-            for_grpc.AsyncRateLimitInterceptor(limits=LIMITS, **given.shared, **told)
-            for told in (given.outer, given.inner)
+            for_grpc.AsyncRateLimitInterceptor(limits=LIMITS, **given.shared, **options)
+            for options in (given.outer, given.inner)
         ]
         server = grpc.aio.server(interceptors=[*interceptors])
         server.add_generic_rpc_handlers((grpc_handlers(),))
@@ -627,47 +628,47 @@ def grpc_two_interceptors_on_a_loop(given: Given, exit: ExitStack) -> Ask:
     exit.callback(lambda: runner.run(server.stop(None)))
     exit.callback(lambda: runner.run(channel.close()))
 
-    async def asked() -> int:
+    async def request_status() -> int:
         try:
             await channel.unary_unary(METHOD)(b"", timeout=10)
         except grpc.aio.AioRpcError as error:
             return 429 if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else 500
         return 200
 
-    return lambda: runner.run(asked())
+    return lambda: runner.run(request_status())
 
 
 # Middlewares of our own
 
 
-def asgi_twice(given: Given, _: ExitStack) -> Ask:
+def asgi_twice(given: Options, _: ExitStack) -> Ask:
     app = Starlette(routes=[Route("/a/b/x", read)])
-    for told in (given.inner, given.outer):
-        app.add_middleware(asgi.RateLimitMiddleware, limits=LIMITS, **given.shared, **told)
-    return asking(app)
+    for options in (given.inner, given.outer):
+        app.add_middleware(asgi.RateLimitMiddleware, limits=LIMITS, **given.shared, **options)
+    return over_asgi(app)
 
 
-def asgi_application_and_mount(given: Given, _: ExitStack) -> Ask:
+def asgi_application_and_mount(given: Options, _: ExitStack) -> Ask:
     inner = asgi.RateLimitMiddleware(Router([Route("/x", read)]), limits=LIMITS, **given.shared, **given.inner)
     app = Starlette(routes=[Mount("/a/b", app=inner)])
     app.add_middleware(asgi.RateLimitMiddleware, limits=LIMITS, **given.shared, **given.outer)
-    return asking(app)
+    return over_asgi(app)
 
 
-def wsgi_twice(given: Given, _: ExitStack) -> Ask:
+def wsgi_twice(given: Options, _: ExitStack) -> Ask:
     app = flask.Flask("shop")
     app.get("/a/b/x")(read_page)
     whole: Any = app
-    for told in (given.inner, given.outer):
-        whole = wsgi.RateLimitMiddleware(whole, limits=LIMITS, **given.shared, **told)
-    return asking_wsgi(whole)
+    for options in (given.inner, given.outer):
+        whole = wsgi.RateLimitMiddleware(whole, limits=LIMITS, **given.shared, **options)
+    return over_wsgi(whole)
 
 
-def wsgi_and_flask(given: Given, _: ExitStack) -> Ask:
+def wsgi_and_flask(given: Options, _: ExitStack) -> Ask:
     app = flask.Flask("shop")
     for_flask.RateLimits(app, LIMITS, **given.shared, **given.inner)
     app.get("/a/b/x")(read_page)
-    return asking_wsgi(wsgi.RateLimitMiddleware(app, limits=LIMITS, **given.shared, **given.outer))
+    return over_wsgi(wsgi.RateLimitMiddleware(app, limits=LIMITS, **given.shared, **given.outer))
 
 
 FRAMEWORKS = (
@@ -728,30 +729,30 @@ def passing(
     same: bool = False,
     store: bool = True,
 ) -> list[int]:
-    """What is answered to so many requests, with these options at the places."""
+    """Return the statuses of so many requests, with these options at the places."""
     shared = {"clock": ManualClock(), **({"store": MemoryStore()} if store else {})}
     with ExitStack() as exit:
-        asked = arrange(Given(places.get("outer", {}), places.get("inner", {}), shared, same), exit)
-        return [asked() for _ in range(times)]
+        request_status = arrange(Options(places.get("outer", {}), places.get("inner", {}), shared, same), exit)
+        return [request_status() for _ in range(times)]
 
 
 @EVERYWHERE
 @PLACES
 @pytest.mark.parametrize("option", USUAL)
-def test_limits_of_the_same_text_at_two_places_let_pass_what_one_of_them_does(
+def test_limits_of_the_same_text_at_two_places_admit_what_one_of_them_admits(
     arrange: Arrangement, place: str, option: str
 ) -> None:
     assert passing(arrange, 5, {place: USUAL[option]}) == [200] * 4 + [429]
 
 
 @EVERYWHERE
-def test_so_they_do_on_the_store_that_they_have_by_themselves(arrange: Arrangement) -> None:
+def test_limits_at_two_places_on_their_default_store_admit_what_one_of_them_admits(arrange: Arrangement) -> None:
     assert passing(arrange, 5, {}, store=False) == [200] * 4 + [429]
 
 
 @EVERYWHERE
 @PLACES
-def test_what_both_places_have_in_common_does_not_matter(arrange: Arrangement, place: str) -> None:
+def test_common_options_of_both_places_do_not_matter(arrange: Arrangement, place: str) -> None:
     options = {**USUAL["key"], **USUAL["exempt"], "name": "shop"}
     assert passing(arrange, 5, {"outer": options, "inner": options}) == [200] * 4 + [429]
 
@@ -760,13 +761,13 @@ def test_what_both_places_have_in_common_does_not_matter(arrange: Arrangement, p
 def test_applications_that_are_built_alike_share_their_counters_on_one_store(arrange: Arrangement) -> None:
     shared = {"clock": ManualClock(), "store": MemoryStore()}
     with ExitStack() as one, ExitStack() as other:
-        asked = [arrange(Given({}, {}, shared, same=False), exit) for exit in (one, other)]
-        assert [ask() for ask in asked * 3] == [200] * 4 + [429] * 2
+        request_status = [arrange(Options({}, {}, shared, same=False), exit) for exit in (one, other)]
+        assert [ask() for ask in request_status * 3] == [200] * 4 + [429] * 2
 
 
 @EVERYWHERE
 @PLACES
-def test_a_cost_is_charged_where_it_is_told(arrange: Arrangement, place: str) -> None:
+def test_a_cost_is_charged_where_it_is_configured(arrange: Arrangement, place: str) -> None:
     left: dict[str, list[int]] = {"outer": [], "inner": []}
     options: dict[str, dict[str, Any]] = {
         where: {"on_decision": lambda request, decision, where=where: left[where].append(decision.remaining)}
@@ -795,7 +796,7 @@ def test_a_dry_run_takes_nothing_from_the_live_limit(arrange: Arrangement, place
 
 @pytest.mark.parametrize("name", ONE_OBJECT)
 @pytest.mark.parametrize("option", USUAL)
-def test_one_object_at_two_places_lets_pass_what_it_says(name: str, option: str) -> None:
+def test_one_object_at_two_places_admits_its_limit(name: str, option: str) -> None:
     assert passing(ARRANGEMENTS[name], 5, {"outer": USUAL[option]}, same=True) == [200] * 4 + [429]
 
 
@@ -812,12 +813,12 @@ def test_one_object_that_overrides_at_two_places_still_limits(name: str) -> None
 
 def test_the_same_middleware_of_django_twice_is_one() -> None:
     with ExitStack() as exit:
-        told = {"limits": LIMITS, "clock": ManualClock()}
-        asked = django_site(read_view, exit, told, times=2)
-        assert [asked() for _ in range(5)] == [200] * 4 + [429]
+        options = {"limits": LIMITS, "clock": ManualClock()}
+        request_status = django_site(read_view, exit, options, times=2)
+        assert [request_status() for _ in range(5)] == [200] * 4 + [429]
 
 
-def test_nested_applications_side_by_side_count_apart() -> None:
+def test_nested_applications_side_by_side_count_separately() -> None:
     store, clock = MemoryStore(), ManualClock()
     app = web.Application()
     for prefix in ("/a/b", "/c"):
@@ -830,12 +831,12 @@ def test_nested_applications_side_by_side_count_apart() -> None:
         client = runner.run(_client(app))
         exit.callback(lambda: runner.run(client.close()))
 
-        async def asked(path: str) -> int:
+        async def request_status(path: str) -> int:
             async with client.get(path) as response:
                 return response.status
 
-        assert [runner.run(asked("/a/b/x")) for _ in range(5)] == [200] * 4 + [429]
-        assert runner.run(asked("/c/x")) == 200
+        assert [runner.run(request_status("/a/b/x")) for _ in range(5)] == [200] * 4 + [429]
+        assert runner.run(request_status("/c/x")) == 200
 
 
 def test_a_method_that_is_not_there_names_no_endpoint_to_either_interceptor() -> None:
@@ -845,6 +846,6 @@ def test_a_method_that_is_not_there_names_no_endpoint_to_either_interceptor() ->
         for _ in range(2)
     ]
     server = grpc.server(ThreadPoolExecutor(2), interceptors=[*interceptors])
-    with called(server, "/shop.Shop/Nothing") as asked:
-        assert asked() == 500
+    with called(server, "/shop.Shop/Nothing") as request_status:
+        assert request_status() == 500
     assert seen == ["", ""]

@@ -1,4 +1,4 @@
-"""Plain middlewares inside of one another: what one of them refuses is charged by none."""
+"""Nested plain middlewares: a request that one of them refuses is charged by none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import MemoryStore
 from headgate.http import asgi, wsgi
 from headgate.testing import ManualClock
@@ -53,11 +53,11 @@ def of_starlette(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
 def of_wsgi(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
     app = wsgi.RateLimitMiddleware(wsgi.RateLimitMiddleware(site, **inner), **outer)
 
-    def asked(name: str) -> int:
+    def status_of(name: str) -> int:
         with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://shop.example") as session:
             return session.get("/", headers={"X-User": name}).status_code
 
-    return asked
+    return status_of
 
 
 EVERYWHERE = pytest.mark.parametrize("make", [of_asgi, of_starlette, of_wsgi])
@@ -66,25 +66,25 @@ EVERYWHERE = pytest.mark.parametrize("make", [of_asgi, of_starlette, of_wsgi])
 @EVERYWHERE
 @pytest.mark.parametrize("shared", [False, True], ids=["a store each", "one store"])
 @pytest.mark.parametrize("outer", [{}, {"exempt": lambda request: False}, {"counts": lambda request, response: True}])
-def test_what_the_inner_one_refuses_the_outer_one_does_not_charge(
+def test_a_request_that_the_inner_one_refuses_is_not_charged_by_the_outer_one(
     make: Make, shared: bool, outer: dict[str, Any]
 ) -> None:
-    told: dict[str, Any] = {"clock": ManualClock(), **({"store": MemoryStore()} if shared else {})}
-    asked = make({"limits": OUTER, **outer, **told}, {"limits": INNER, "key": user, **told})
-    assert [asked(name) for name in "aaaaaa"] == [200] * 2 + [429] * 4
-    assert [asked(name) for name in "bbb"] == [200] * 2 + [429]  # by the outer one
+    shared_options: dict[str, Any] = {"clock": ManualClock(), **({"store": MemoryStore()} if shared else {})}
+    status_of = make({"limits": OUTER, **outer, **shared_options}, {"limits": INNER, "key": user, **shared_options})
+    assert [status_of(name) for name in "aaaaaa"] == [200] * 2 + [429] * 4
+    assert [status_of(name) for name in "bbb"] == [200] * 2 + [429]  # by the outer one
 
 
 @EVERYWHERE
-def test_what_a_policy_inside_refuses_the_outer_one_does_not_charge(make: Make) -> None:
+def test_a_request_that_an_inner_policy_refuses_is_not_charged_by_the_outer_one(make: Make) -> None:
     policy = {"version": 1, "identities": {"user": {"header": "X-User"}}, "rules": [{"by": ["user"], "limits": INNER}]}
     policy["rules"][0]["name"] = "each"  # type: ignore[index]
     clock = ManualClock()
-    asked = make({"limits": OUTER, "clock": clock}, {"policy": policy, "clock": clock})
-    assert [asked(name) for name in "aaaaabbc"] == [200] * 2 + [429] * 3 + [200] * 2 + [429]
+    status_of = make({"limits": OUTER, "clock": clock}, {"policy": policy, "clock": clock})
+    assert [status_of(name) for name in "aaaaabbc"] == [200] * 2 + [429] * 3 + [200] * 2 + [429]
 
 
-def test_three_middlewares_inside_of_one_another_charge_all_or_none() -> None:
+def test_of_three_nested_middlewares_all_charge_or_none() -> None:
     clock = ManualClock()
     app: Any = Starlette(routes=[Route("/", read)])
     app = asgi.RateLimitMiddleware(app, limits="1/minute", key=user, clock=clock)
@@ -94,10 +94,10 @@ def test_three_middlewares_inside_of_one_another_charge_all_or_none() -> None:
     assert ask(app).headers["RateLimit"].startswith('"default";r=0')
 
 
-def test_a_request_that_an_application_asks_itself_takes_back_only_its_own_charge() -> None:
+def test_a_request_of_an_application_to_itself_takes_back_only_its_own_charge() -> None:
     clock = ManualClock()
-    left: list[int | None] = []
-    answered: list[int] = []
+    remaining: list[int | None] = []
+    statuses: list[int] = []
 
     async def batch(request: Any) -> PlainTextResponse:
         async def receive() -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_a_request_that_an_application_asks_itself_takes_back_only_its_own_charg
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                answered.append(message["status"])
+                statuses.append(message["status"])
 
         await app({**request.scope, "path": "/", "raw_path": b"/"}, receive, send)
         return PlainTextResponse("asked")
@@ -115,24 +115,24 @@ def test_a_request_that_an_application_asks_itself_takes_back_only_its_own_charg
         asgi.RateLimitMiddleware(inside, limits="1/minute", key=lambda request: request.path, clock=clock),
         limits=OUTER,
         clock=clock,
-        on_decision=lambda request, decision: left.append(decision.remaining),
+        on_decision=lambda request, decision: remaining.append(decision.remaining),
     )
     assert ask(app, "/").status_code == 200
     assert ask(app, "/batch").status_code == 200
-    assert answered == [429]
+    assert statuses == [429]
     assert ask(app, "/other").status_code == 404
-    assert left == [3, 2, 1, 1]  # "/", "/batch", what that asked and gave back, "/other"
+    assert remaining == [3, 2, 1, 1]  # "/", "/batch", what that asked and gave back, "/other"
 
 
-def test_what_passes_an_outer_middleware_is_told_once() -> None:
+def test_a_request_that_passes_two_middlewares_has_the_fields_once() -> None:
     clock = ManualClock()
-    asked = asgi.RateLimitMiddleware(
+    app = asgi.RateLimitMiddleware(
         asgi.RateLimitMiddleware(Starlette(routes=[Route("/", read)]), limits=INNER, clock=clock),
         limits=OUTER,
         clock=clock,
     )
-    answer = ask(asked)
-    assert answer.headers.get_list("RateLimit") == ['"default";r=1;t=60']
+    response = ask(app)
+    assert response.headers.get_list("RateLimit") == ['"default";r=1;t=60']
 
 
 def test_handshakes_that_the_inner_one_refuses_are_not_charged() -> None:
@@ -143,7 +143,7 @@ def test_handshakes_that_the_inner_one_refuses_are_not_charged() -> None:
     inner = asgi.RateLimitMiddleware(socket, limits=INNER, clock=clock, key=user, websockets=True)
     app = asgi.RateLimitMiddleware(inner, limits=OUTER, clock=clock, websockets=True)
 
-    def asked(name: bytes) -> str:
+    def status_of(name: bytes) -> str:
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
@@ -157,7 +157,7 @@ def test_handshakes_that_the_inner_one_refuses_are_not_charged() -> None:
         return str(sent[0]["type"])
 
     accepted, closed = "websocket.accept", "websocket.close"
-    assert [asked(name) for name in (b"a", b"a", b"a", b"a", b"b", b"b", b"b")] == (
+    assert [status_of(name) for name in (b"a", b"a", b"a", b"a", b"b", b"b", b"b")] == (
         [accepted] * 2 + [closed] * 2 + [accepted] * 2 + [closed]
     )
 
@@ -165,17 +165,17 @@ def test_handshakes_that_the_inner_one_refuses_are_not_charged() -> None:
 @pytest.mark.parametrize("outer", [{}, {"counts": lambda request, response: True}])
 def test_a_request_that_passes_leaves_nothing_to_the_garbage_collector(outer: dict[str, Any]) -> None:
     class Environ(dict[str, Any]):
-        """One that a reference to can be weak."""
+        """An environ that supports weak references."""
 
     inner = wsgi.RateLimitMiddleware(site, limits=INNER)
     app = wsgi.RateLimitMiddleware(inner, limits=OUTER, **outer)
     environ = Environ(REQUEST_METHOD="GET", PATH_INFO="/", REMOTE_ADDR="203.0.113.9")
-    gone = ref(environ)
+    reference = ref(environ)
     gc.disable()
     try:
-        parts: Any = app(environ, lambda *told: None)
+        parts: Any = app(environ, lambda *arguments: None)
         assert b"".join(parts) == b"read"
         del environ, parts
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()

@@ -64,7 +64,7 @@ def test_each_amount_is_of_its_unit_in_every_order(holding_kind: str, actual: di
 
 
 def by_unit(limiter: Limiter, actuals: tuple[int, ...] | None) -> dict[str, int]:
-    """Amounts as they are told: in the order in which the limiter writes its units."""
+    """Amounts as a limiter returns them: in the order in which it writes its units."""
     units = dict.fromkeys(limit.of for limit in limiter.limits)
     return dict(zip(units, actuals or (), strict=True))
 
@@ -104,7 +104,7 @@ def test_a_hold_by_another_order_is_the_same_hold(holding_kind: str) -> None:
         other.reserve("key", {"requests": 10, "tokens": 1}, id="named")
 
 
-def test_alike_limits_of_two_units_are_told_apart_in_every_order(holding_kind: str) -> None:
+def test_alike_limits_of_two_units_are_distinguished_in_every_order(holding_kind: str) -> None:
     one, other = limiters(holding_kind, "50 a/hour fixed; 50 b/hour fixed", "50 b/hour fixed; 50 a/hour fixed")
     settlement = other.commit(one.reserve("key", {"a": 10, "b": 20}).id, {"a": 3})
     assert settlement.actuals == (20, 3)
@@ -127,7 +127,7 @@ def test_limiters_without_a_name_settle_holds_of_another_order_too(holding_kind:
     assert left(other) == {"default.hour": 100, "default.tokens.hour": 1000}
 
 
-def test_answers_have_the_order_in_which_limits_are_written(core: str) -> None:
+def test_settled_amounts_have_the_order_in_which_limits_are_written(core: str) -> None:
     (limiter,) = limiters(core, "9 tokens/hour fixed; 2 usd/day fixed; 3 requests/hour fixed")
     decision = limiter.hit("key", {"tokens": 10, "usd": 5, "requests": 4})
     assert [reading.unit for reading in decision.refusals] == ["tokens", "usd", "requests"]
@@ -225,7 +225,7 @@ def test_amounts_of_more_or_fewer_units_than_a_hold_has_are_refused_and_change_n
 
 
 def test_an_amount_of_limits_of_one_unit_is_that_of_every_unit_of_a_hold(holding_kind: str) -> None:
-    """A store is told one amount: it cannot know which of the units is meant."""
+    """A store gets one amount: it cannot know to which of the units it belongs."""
     two, one = limiters(holding_kind, ONE, "1000 tokens/hour fixed")
     assert one.commit(two.reserve("key", {"tokens": 9}).id, {"tokens": 4}).actuals == (4, 4)
     held = one.reserve("key", 9)
@@ -235,7 +235,7 @@ def test_an_amount_of_limits_of_one_unit_is_that_of_every_unit_of_a_hold(holding
 
 
 def test_as_many_units_of_other_names_are_taken_for_those_of_a_hold(holding_kind: str) -> None:
-    """A store does not know the units: the order of names tells which amount is whose."""
+    """A store does not know the units: the order of names assigns the amounts to units."""
     one, other = limiters(holding_kind, ONE, "100 rows/hour fixed; 100 requests/hour fixed")
     assert other.commit(one.reserve("key", {"tokens": 9}).id, {"rows": 4, "requests": 2}).actuals == (4, 2)
     assert left(one) == {"api.hour": 98, "api.tokens.hour": 996}

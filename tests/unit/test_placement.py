@@ -1,6 +1,6 @@
-"""Limits above the routes of their functions, where they limit nothing, are told of; no others are."""
+"""Limits above the routes of their functions, where they limit nothing, are reported; no others are."""
 
-# FastAPI could not resolve the names that stand in a test, if annotations were text: so they are not postponed.
+# FastAPI could not resolve the local names of a test if annotations were text: so they are not postponed.
 
 import asyncio
 import gc
@@ -20,13 +20,13 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from asgi_asking import ask, statuses
+from asgi_requests import ask, statuses
 from headgate import ConfigError
 from headgate.integrations import aiohttp, starlette
 from headgate.integrations.fastapi import RateLimits as FastAPILimits
 from headgate.integrations.starlette import RateLimitHeaders
 
-TOLD = r"stands above the route of .*wrong, where it limits nothing: put it below"
+MESSAGE = r"is above the route of .*wrong, where it limits nothing: put it below"
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def of_aiohttp() -> aiohttp.RateLimits:
 
 
 @contextmanager
-def nothing_told(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def nothing_reported(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     assert "limits nothing" not in caplog.text
 
 
-def asked(app: web.Application, *paths: str, debug: bool = False) -> list[int]:
+def statuses_of(app: web.Application, *paths: str, debug: bool = False) -> list[int]:
     async def run() -> list[int]:
         async with TestClient(TestServer(app)) as client:
             return [(await client.get(path)).status for path in paths]
@@ -91,27 +91,27 @@ def wrong_for_aiohttp(of_aiohttp: aiohttp.RateLimits) -> web.Application:
     return app
 
 
-def test_a_limit_above_its_route_is_told_in_the_log_once(
+def test_a_limit_above_its_route_is_logged_once(
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = wrong_for_aiohttp(of_aiohttp)
-    assert asked(app, "/wrong", "/right", "/right", "/wrong") == [200, 200, 429, 200]
+    assert statuses_of(app, "/wrong", "/right", "/right", "/wrong") == [200, 200, 429, 200]
     assert caplog.text.count("wrong, where it limits nothing: put it below the route decorator") == 1
 
 
-def test_a_limit_that_is_forgotten_already_is_told_as_well(
+def test_a_limit_whose_function_was_collected_is_reported_as_well(
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = wrong_for_aiohttp(of_aiohttp)
     gc.collect()
-    assert asked(app, "/right") == [200]
+    assert statuses_of(app, "/right") == [200]
     assert "wrong, where it limits nothing" in caplog.text
 
 
-def test_a_limit_above_its_route_is_told_when_the_application_starts(of_aiohttp: aiohttp.RateLimits) -> None:
+def test_a_limit_above_its_route_is_reported_when_the_application_starts(of_aiohttp: aiohttp.RateLimits) -> None:
     app = wrong_for_aiohttp(of_aiohttp)
     aiohttp.setup(app, rate_limits=of_aiohttp)
-    with pytest.raises(ConfigError, match=TOLD):
+    with pytest.raises(ConfigError, match=MESSAGE):
         asyncio.run(web.AppRunner(app).setup(), debug=True)
 
 
@@ -119,11 +119,11 @@ def test_a_limit_above_its_route_fails_a_request_of_an_application_in_debug_mode
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = wrong_for_aiohttp(of_aiohttp)
-    assert asked(app, "/right", "/right", "/right", debug=True) == [500, 200, 429], "it is told once"
+    assert statuses_of(app, "/right", "/right", "/right", debug=True) == [500, 200, 429], "it is reported once"
     assert "wrong, where it limits nothing" in caplog.text
 
 
-def test_a_middleware_tells_of_a_limit_above_its_route(
+def test_a_middleware_reports_a_limit_above_its_route(
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = web.Application(middlewares=[aiohttp.middleware(limits="9/minute")])
@@ -137,12 +137,12 @@ def test_a_middleware_tells_of_a_limit_above_its_route(
     async def wrong(request: web.Request) -> web.Response:
         return web.Response(text="free")
 
-    assert asked(app, "/wrong", "/wrong") == [200, 200]
+    assert statuses_of(app, "/wrong", "/wrong") == [200, 200]
     assert caplog.text.count("wrong, where it limits nothing") == 1
 
 
 @pytest.mark.parametrize("completed", [False, True])
-def test_a_limit_above_the_route_of_a_view_or_in_a_nested_application_is_told(
+def test_a_limit_above_the_route_of_a_view_or_in_a_nested_application_is_reported(
     of_aiohttp: aiohttp.RateLimits, completed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     routes = web.RouteTableDef()
@@ -165,11 +165,13 @@ def test_a_limit_above_the_route_of_a_view_or_in_a_nested_application_is_told(
     app.add_subapp("/inner", inner)
     if completed:
         aiohttp.setup(app, rate_limits=of_aiohttp)
-    assert asked(app, "/inner/view", "/inner/right", "/inner/right") == [200, 200, 429]
+    assert statuses_of(app, "/inner/view", "/inner/right", "/inner/right") == [200, 200, 429]
     assert caplog.text.count("limits nothing") == caplog.text.count("Wrong, where it limits nothing") == 1
 
 
-def test_limits_that_do_limit_are_not_told_of(of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_that_do_limit_are_not_reported(
+    of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
+) -> None:
     routes = web.RouteTableDef()
 
     @routes.get("/twice")
@@ -217,11 +219,11 @@ def test_limits_that_do_limit_are_not_told_of(of_aiohttp: aiohttp.RateLimits, ca
     app.router.add_view("/derived", Derived)
     aiohttp.setup(app, limits="99/minute", rate_limits=of_aiohttp)
     paths = ("/twice", "/wrapped", "/limited", "/method", "/view", "/derived")
-    with nothing_told(caplog):
-        assert asked(app, *paths, *paths, "/free", "/free", debug=True) == [200] * 6 + [429] * 6 + [200] * 2
+    with nothing_reported(caplog):
+        assert statuses_of(app, *paths, *paths, "/free", "/free", debug=True) == [200] * 6 + [429] * 6 + [200] * 2
 
 
-def test_a_bare_handler_of_an_application_beside_a_limited_one_is_not_told_of(
+def test_a_bare_handler_of_an_application_beside_a_limited_one_is_not_reported(
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     internal, public = web.RouteTableDef(), web.RouteTableDef()
@@ -241,12 +243,12 @@ def test_a_bare_handler_of_an_application_beside_a_limited_one_is_not_told_of(
         app.router.add_get("/by-hand", bare if routes is internal else limited)
         aiohttp.setup(app, rate_limits=of_aiohttp)
         apps.append(app)
-    with nothing_told(caplog):
-        assert asked(apps[0], "/", "/", "/by-hand", "/by-hand", debug=True) == [200, 200, 200, 200]
-        assert asked(apps[1], "/", "/", "/by-hand", "/by-hand", debug=True) == [200, 429, 200, 429]
+    with nothing_reported(caplog):
+        assert statuses_of(apps[0], "/", "/", "/by-hand", "/by-hand", debug=True) == [200, 200, 200, 200]
+        assert statuses_of(apps[1], "/", "/", "/by-hand", "/by-hand", debug=True) == [200, 429, 200, 429]
 
 
-def test_a_bare_handler_whose_limited_one_is_called_by_another_is_not_told_of(
+def test_a_bare_handler_whose_limited_one_is_called_by_another_is_not_reported(
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     limited = of_aiohttp("1/minute")(bare)
@@ -257,11 +259,11 @@ def test_a_bare_handler_whose_limited_one_is_called_by_another_is_not_told_of(
     app = web.Application()
     app.router.add_get("/free", bare)
     app.router.add_get("/by-tier", by_tier)
-    with nothing_told(caplog):
-        assert asked(app, "/free", "/by-tier", "/by-tier", debug=True) == [200, 200, 429]
+    with nothing_reported(caplog):
+        assert statuses_of(app, "/free", "/by-tier", "/by-tier", debug=True) == [200, 200, 429]
 
 
-def test_two_limits_above_a_route_are_told_of_once(
+def test_two_limits_above_a_route_are_reported_once(
     of_aiohttp: aiohttp.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     routes = web.RouteTableDef()
@@ -276,7 +278,7 @@ def test_two_limits_above_a_route_are_told_of_once(
         app = web.Application()
         app.add_routes(routes)
         aiohttp.setup(app, rate_limits=of_aiohttp)
-        assert asked(app, "/", "/") == [200, 200]
+        assert statuses_of(app, "/", "/") == [200, 200]
     assert caplog.text.count("wrong, where it limits nothing") == 1
 
 
@@ -299,7 +301,7 @@ def wrong_for_fastapi(limits: starlette.RateLimits, app: FastAPI, router: APIRou
     return app
 
 
-def test_a_decorator_above_a_route_of_fastapi_is_told_in_the_log_once(
+def test_a_decorator_above_a_route_of_fastapi_is_logged_once(
     limits: starlette.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = wrong_for_fastapi(limits, FastAPI())
@@ -310,12 +312,12 @@ def test_a_decorator_above_a_route_of_fastapi_is_told_in_the_log_once(
 def test_a_decorator_above_a_route_of_fastapi_raises_in_debug_mode(limits: starlette.RateLimits) -> None:
     app = wrong_for_fastapi(limits, FastAPI(debug=True))
     failed = ask(app, "/right")
-    assert failed.status_code == 500 and re.search(rf"ConfigError: .*{TOLD}", html.unescape(failed.text))
-    assert statuses(app, "/right", "/right") == [200, 429], "it is told once"
+    assert failed.status_code == 500 and re.search(rf"ConfigError: .*{MESSAGE}", html.unescape(failed.text))
+    assert statuses(app, "/right", "/right") == [200, 429], "it is reported once"
 
 
 @pytest.mark.parametrize("installed", ["headers", "install"])
-def test_a_decorator_above_the_only_route_is_told_of_by_what_stands_before_the_application(
+def test_a_decorator_above_the_only_route_is_reported_by_a_middleware(
     limits: starlette.RateLimits, installed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, router = FastAPI(), APIRouter(prefix="/inner")
@@ -329,7 +331,7 @@ def test_a_decorator_above_the_only_route_is_told_of_by_what_stands_before_the_a
     assert caplog.text.count("wrong, where it limits nothing") == 1
 
 
-def test_a_dependency_tells_of_a_decorator_above_a_route(
+def test_a_dependency_reports_a_decorator_above_a_route(
     limits: starlette.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = wrong_for_fastapi(limits, FastAPI(dependencies=[Depends(FastAPILimits()("9/minute"))]))
@@ -347,7 +349,7 @@ def registering(routes: list[Any], path: str) -> Callable[[Any], Any]:
     return decorate
 
 
-def test_a_limit_above_a_decorator_of_routes_of_starlette_is_told(
+def test_a_limit_above_a_decorator_of_routes_of_starlette_is_reported(
     limits: starlette.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     routes: list[Any] = []
@@ -362,7 +364,7 @@ def test_a_limit_above_a_decorator_of_routes_of_starlette_is_told(
     assert caplog.text.count("wrong, where it limits nothing") == 1
 
 
-def test_decorators_that_do_limit_are_not_told_of(
+def test_decorators_that_do_limit_are_not_reported(
     limits: starlette.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FastAPI(debug=True)
@@ -392,11 +394,11 @@ def test_decorators_that_do_limit_are_not_told_of(
         return PlainTextResponse("never")
 
     paths = ("/twice", "/wrapped", "/limited")
-    with nothing_told(caplog):
+    with nothing_reported(caplog):
         assert statuses(app, *paths, *paths, "/free", "/free") == [200] * 3 + [429] * 3 + [200] * 2
 
 
-def test_a_bare_endpoint_of_an_application_beside_a_limited_one_is_not_told_of(
+def test_a_bare_endpoint_of_an_application_beside_a_limited_one_is_not_reported(
     limits: starlette.RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     internal: list[Any] = []
@@ -414,6 +416,6 @@ def test_a_bare_endpoint_of_an_application_beside_a_limited_one_is_not_told_of(
     apps = [Starlette(debug=True, routes=routes) for routes in (internal, public)]
     for app in apps:
         app.add_middleware(RateLimitHeaders)
-    with nothing_told(caplog):
+    with nothing_reported(caplog):
         assert statuses(apps[0], "/", "/", "/by-hand", "/by-hand") == [200, 200, 200, 200]
         assert statuses(apps[1], "/", "/", "/by-hand", "/by-hand") == [200, 429, 200, 429]

@@ -65,7 +65,7 @@ def policy() -> Policy:
 
 
 def contents(value: object, place: str = "policy") -> Iterator[tuple[str, object]]:
-    """All that hangs in a value, each with its place; what is no record and no collection is a leaf."""
+    """All values in a value, each with its place; a value that is no record and no collection is a leaf."""
     if is_dataclass(value):
         for part in fields(value):
             yield from contents(getattr(value, part.name), f"{place}.{part.name}")
@@ -121,7 +121,7 @@ def test_nothing_in_a_policy_changes(policy: Policy) -> None:
 
 @dataclass
 class Named:
-    """Names and values, and nothing else: a kind of subject that only a program knows."""
+    """Names and values, and nothing else: a kind of subject that only a program defines."""
 
     values: dict[str, str]
     method: str = ""

@@ -1,4 +1,4 @@
-"""A policy loads whole, or every problem is told at once with its place and what would be right."""
+"""A policy loads completely, or all problems are reported at once, each with its place and what would be right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problems_of(text: str | bytes) -> list[str]:
 
 
 def problem_with(change: dict[str, Any], rule: dict[str, Any] | None = None) -> str:
-    """The only problem of a good policy with something changed."""
+    """The only problem of a valid policy with one change."""
     policy = {"version": 1, "rules": [{**RULE, **(rule or {})}], **change}
     with pytest.raises(PolicyError) as caught:
         build_policy(policy)
@@ -302,18 +302,18 @@ HALVES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "path"), HALVES, ids=[path for _, path in HALVES])
 def test_a_lone_surrogate_or_a_control_character_is_a_problem_with_its_path(change: dict[str, Any], path: str) -> None:
-    told = problem_with({}, change)
-    assert told.startswith(f"{path}: the ")
-    assert "a lone surrogate: write it without" in told or "a control character: write it without" in told
+    problem = problem_with({}, change)
+    assert problem.startswith(f"{path}: the ")
+    assert "a lone surrogate: write it without" in problem or "a control character: write it without" in problem
 
 
 @pytest.mark.parametrize("name", [None, True, 7, ("a", "b")])
 def test_a_name_that_is_no_text_is_a_problem_wherever_it_is(name: Any) -> None:
     tiers = {"tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
-    told = f"[{name}]: must be text, not "
-    assert problem_with(tiers, {"limits": {"free": "5/minute", name: "9/minute"}}).startswith(f"rules[0].limits{told}")
-    assert problem_with({}, {"match": {"header": {name: "a"}}}).startswith(f"rules[0].match.header{told}")
-    assert problem_with({}, {name: 1}).startswith(f"rules[0]{told}")
+    rest = f"[{name}]: must be text, not "
+    assert problem_with(tiers, {"limits": {"free": "5/minute", name: "9/minute"}}).startswith(f"rules[0].limits{rest}")
+    assert problem_with({}, {"match": {"header": {name: "a"}}}).startswith(f"rules[0].match.header{rest}")
+    assert problem_with({}, {name: 1}).startswith(f"rules[0]{rest}")
 
 
 ESCAPES = [
@@ -391,8 +391,8 @@ def test_a_cost_that_can_never_pass_is_a_problem_and_a_limit_of_zero_is_not() ->
     policy = {"version": 1, "tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
     with pytest.raises(PolicyError) as caught:
         build_policy({**policy, "rules": [{**RULE, "limits": limits, "cost": 20}]})
-    told = [(problem.path, problem.message) for problem in caught.value.problems]
-    assert told == [(("rules", 0, "cost"), 'can never pass limits.free: "60/hour burst 10" admits 10 at most')]
+    problems = [(problem.path, problem.message) for problem in caught.value.problems]
+    assert problems == [(("rules", 0, "cost"), 'can never pass limits.free: "60/hour burst 10" admits 10 at most')]
     assert build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
 
 
@@ -404,8 +404,8 @@ def test_a_key_of_too_many_parts_is_a_problem() -> None:
     for by, parts in ((list(headers), 18), ([*list(headers)[:5], "outer", "inner", "method"], 17)):
         with pytest.raises(PolicyError) as caught:
             build_policy({**policy, "rules": [{**RULE, "by": by}]})
-        told = [(problem.path, problem.message) for problem in caught.value.problems]
-        assert told == [(("rules", 0, "by"), f"makes a key of up to {parts} parts, which has 16 at the most")]
+        problems = [(problem.path, problem.message) for problem in caught.value.problems]
+        assert problems == [(("rules", 0, "by"), f"makes a key of up to {parts} parts, which has 16 at the most")]
 
 
 def loads_or_tells(policy: dict[str, Any]) -> bool:
@@ -463,8 +463,8 @@ def test_the_schema_takes_what_loads_and_refuses_what_is_misspelt() -> None:
     ],
 )
 def test_a_wait_that_is_none_is_told_with_what_would_be_right(wait: object, message: str) -> None:
-    told = problem_with({}, {"wait": wait})
-    assert told.startswith("rules[0].wait: ") and message in told
+    problem = problem_with({}, {"wait": wait})
+    assert problem.startswith("rules[0].wait: ") and message in problem
 
 
 @pytest.mark.parametrize(("wait", "us"), [("500ms", 500_000), ("2s", 2_000_000), ("1 hour", 3_600_000_000)])

@@ -24,9 +24,9 @@ def test_a_part_answers_as_the_table_says(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_native_part_answers_as_the_table_says(name: str) -> None:
-    asked = [case for case in CASES if case["function"] == name]
-    assert asked
-    for case in asked:
+    cases = [case for case in CASES if case["function"] == name]
+    assert cases
+    for case in cases:
         leaves = case.get("left_to_python", False)
         assert not leaves or name in MAY_LEAVE
         assert NATIVE[name](*case["arguments"]) == (None if leaves else case["answer"]), case

@@ -38,10 +38,10 @@ def test_a_policy_answers_its_vectors(id: str, which: str) -> None:
         clock.set(case["at_us"])
         request, cost, ruleset = request_of(case["request"]), case["cost"], case["ruleset"]
         resolve = gate.resolver.resolve if gate._native is None else gate._native.resolve
-        # What only Python can say is told by Python.
+        # Parts that only Python can decide are taken from Python.
         _, operation, rules, units = resolve(request, cost, ruleset) or gate.resolver.resolve(request, cost, ruleset)
         decision = gate.hit(request, cost, ruleset=ruleset)
-        told = {
+        reported = {
             "rules": [rule.name for rule in rules],
             "units": list(units),
             "keys": [key and encode_key(key) for key in operation.keys],
@@ -52,7 +52,7 @@ def test_a_policy_answers_its_vectors(id: str, which: str) -> None:
             "retry_after_us": decision.retry_after_us,
             "reset_after_us": decision.reset_after_us,
         }
-        assert told == {name: case[name] for name in told}, case["request"]
+        assert reported == {name: case[name] for name in reported}, case["request"]
 
 
 @pytest.mark.skipif("native" not in CORES, reason="only the Python core is here")
@@ -61,8 +61,8 @@ def test_the_vectors_are_answered_natively_but_for_what_only_python_can_say() ->
     for case in ALL.values():
         gate = Gate(case["policy"], clock=ManualClock())
         for one in case["requests"]:
-            told = gate._native.resolve(request_of(one["request"]), one["cost"], one["ruleset"])
-            left += told is None
+            reported = gate._native.resolve(request_of(one["request"]), one["cost"], one["ruleset"])
+            left += reported is None
     assert left == ONLY_PYTHON
 
 

@@ -1,4 +1,4 @@
-"""What is counted of decisions: for each rule once, as what the rule did."""
+"""Counts of decisions: each rule counts once, with its own result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headgate.observe.events import DecisionEvent
 from headgate.observe.prometheus import Metrics
 
 
-def counted(gate: Gate, *requests: Request) -> Mapping[tuple[str, str], float]:
-    """How often each rule had each result over these requests."""
+def decision_counts(gate: Gate, *requests: Request) -> Mapping[tuple[str, str], float]:
+    """The count of each result of each rule over these requests."""
     metrics = Metrics(gate.stats)
     for request in requests:
         metrics.handle(DecisionEvent(gate.hit(request), 1e-6, request, "default"))
@@ -32,7 +32,7 @@ def policy(*rules: dict[str, Any]) -> Gate:
 
 def test_a_rule_of_several_limits_refuses_once_where_one_of_them_does() -> None:
     gate = policy({"name": "both", "limits": "1/minute fixed; 100/hour fixed"}, {"name": "other", "limits": "9/minute"})
-    assert counted(gate, *[Request()] * 3) == {
+    assert decision_counts(gate, *[Request()] * 3) == {
         ("both", "allowed"): 1,
         ("both", "refused"): 2,
         ("other", "allowed"): 1,
@@ -42,4 +42,4 @@ def test_a_rule_of_several_limits_refuses_once_where_one_of_them_does() -> None:
 
 def test_a_shadow_rule_of_several_limits_refuses_once_too_and_holds_nothing_back() -> None:
     gate = policy({"name": "dry", "shadow": True, "limits": "1/minute fixed; 100/hour fixed"})
-    assert counted(gate, *[Request()] * 3) == {("dry", "shadow_allowed"): 1, ("dry", "shadow_refused"): 2}
+    assert decision_counts(gate, *[Request()] * 3) == {("dry", "shadow_allowed"): 1, ("dry", "shadow_refused"): 2}

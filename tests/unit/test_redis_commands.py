@@ -1,4 +1,4 @@
-"""What is asked of a Redis for an operation."""
+"""The calls to a Redis for an operation."""
 
 from __future__ import annotations
 

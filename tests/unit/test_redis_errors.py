@@ -1,4 +1,4 @@
-"""What servers refuse is told alike, in whatever words their version says it."""
+"""Refusals of servers become the same errors, however their version words them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headgate.stores.redis.errors import store_error
         "user_script:7: data string too short script: 1f, on @user_script:7.",
     ],
 )
-def test_a_value_that_is_no_state_is_a_fault_of_its_key(text: str) -> None:
+def test_a_value_that_is_not_a_state_is_an_error_of_its_key(text: str) -> None:
     assert isinstance(store_error(ResponseError(text), "redis://h"), StoreKeyError)
 
 
@@ -29,27 +29,27 @@ def test_a_value_that_is_no_state_is_a_fault_of_its_key(text: str) -> None:
     "text", ["max number of clients reached", "max number of clients + cluster connections reached"]
 )
 @pytest.mark.parametrize("kind", [ResponseError, RedisConnectionError])
-def test_a_server_that_has_too_many_clients_is_away_for_now(text: str, kind: type[Exception]) -> None:
-    told = store_error(kind(text), "redis+cluster://h")
-    assert isinstance(told, StoreUnavailable) and "it has too many clients (MAXCLIENTS)" in str(told)
-    assert told.transient and not told.was_sent
+def test_a_server_with_too_many_clients_is_unavailable_for_now(text: str, kind: type[Exception]) -> None:
+    error = store_error(kind(text), "redis+cluster://h")
+    assert isinstance(error, StoreUnavailable) and "it has too many clients (MAXCLIENTS)" in str(error)
+    assert error.transient and not error.was_sent
 
 
 @pytest.mark.parametrize(
-    "said",
+    "cause",
     [
         "AuthenticationError('Authentication required.')",
         "AuthenticationError('invalid username-password pair or user is disabled.')",
         "auth:AuthenticationError",
     ],
 )
-def test_sentinels_that_ask_for_another_password_are_told_of_whatever_redis_py_makes_of_that(said: str) -> None:
-    text = f"No master found for 'mymaster' : <redis.client.Redis(<...(password=None)>)> - {said}"
-    told = store_error(MasterNotFoundError(text), "redis+sentinel://h/mymaster")
-    assert isinstance(told, StoreUnavailable) and "a Sentinel asks for another user or password" in str(told)
+def test_sentinels_that_require_another_password_are_reported_in_all_wordings_of_redis_py(cause: str) -> None:
+    text = f"No master found for 'mymaster' : <redis.client.Redis(<...(password=None)>)> - {cause}"
+    error = store_error(MasterNotFoundError(text), "redis+sentinel://h/mymaster")
+    assert isinstance(error, StoreUnavailable) and "a Sentinel requires another user or password" in str(error)
 
 
 @pytest.mark.parametrize("right", ["sentinel|masters", "sentinel"])
-def test_a_right_that_is_missing_at_sentinels_is_none_that_servers_give(right: str) -> None:
-    told = store_error(ResponseError(f"NOPERM this user has no permissions to run the '{right}' command"), "redis://h")
-    assert type(told) is StoreError and "+sentinel|masters" in str(told) and "+evalsha" not in str(told)
+def test_a_missing_right_at_sentinels_is_not_one_that_servers_grant(right: str) -> None:
+    error = store_error(ResponseError(f"NOPERM this user has no permissions to run the '{right}' command"), "redis://h")
+    assert type(error) is StoreError and "+sentinel|masters" in str(error) and "+evalsha" not in str(error)

@@ -1,4 +1,4 @@
-"""Connections that threads share: how many a burst of calls opens at once, and what its calls are told."""
+"""Connections that threads share: how many a burst of calls opens at once, and which errors its calls raise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from until import until
 
 CALLS = 48
 PATIENCE = "timeout=60s"
-"""Far more than a test takes: no call ends by its deadline."""
+"""Much longer than a test: no call ends by its deadline."""
 
 
 class Socket:
@@ -29,7 +29,7 @@ class Socket:
 
 
 class Connection:
-    """What the pool asks of a connection of redis-py; it is open once `may_open` is set, and answers at once."""
+    """The part of redis-py's connections that a pool uses; it opens once `may_open` is set, and replies at once."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -38,7 +38,7 @@ class Connection:
 
     def connect(self) -> None:
         with self._network.lock:
-            self._network.begun += 1
+            self._network.opened += 1
         self._network.may_open.wait(30)
         if self._network.refuses:
             raise exceptions.ConnectionError("Connection refused")
@@ -58,11 +58,11 @@ class Network:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.may_open = threading.Event()
-        self.begun = 0
+        self.opened = 0
         self.refuses = False
 
-    def has_begun(self, wanted: int) -> bool:
-        return self.begun == wanted
+    def has_opened(self, wanted: int) -> bool:
+        return self.opened == wanted
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ Burst = Callable[[str], list["Future[Any]"]]
 
 @pytest.fixture
 def burst(network: Network, clock: ManualClock) -> Any:
-    """Calls that all come at once to a pool without connections; gives them once all of them wait."""
+    """Calls that arrive at once at a pool without connections; returned once all of them wait."""
     with ThreadPoolExecutor(CALLS) as callers:
 
         def begin(url: str) -> list[Future[Any]]:
-            place = read_url(f"{url}?{PATIENCE}")
-            pool = ConnectionPool(lambda: Connection(network), place, lambda: place.timeout_s)
+            target = read_url(f"{url}?{PATIENCE}")
+            pool = ConnectionPool(lambda: Connection(network), target, lambda: target.timeout_s)
             calls = [callers.submit(pool.execute, None, ("PING",)) for _ in range(CALLS)]
             until(lambda: len(pool._waiting) == CALLS)
             return calls
@@ -103,13 +103,13 @@ def test_a_burst_opens_a_few_connections_at_once_and_twice_as_many_the_longer_it
 ) -> None:
     calls = burst(url)
     for wanted in (few, few * 2, few * 4):
-        until(partial(network.has_begun, wanted))
+        until(partial(network.has_opened, wanted))
         clock.advance(STEP_US)
     network.may_open.set()
     assert [call.result(10) for call in calls] == [b"PONG"] * CALLS
 
 
-def test_what_keeps_connections_from_being_opened_is_told_to_all_calls_of_a_burst_without_a_wait(
+def test_an_error_of_opening_connections_is_raised_by_all_calls_of_a_burst_without_a_wait(
     network: Network, burst: Burst
 ) -> None:
     network.refuses = True
@@ -118,4 +118,4 @@ def test_what_keeps_connections_from_being_opened_is_told_to_all_calls_of_a_burs
     for call in calls:
         with pytest.raises(exceptions.ConnectionError, match="Connection refused"):
             call.result(10)
-    assert network.begun == CALLS
+    assert network.opened == CALLS

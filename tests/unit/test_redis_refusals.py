@@ -1,4 +1,4 @@
-"""Refusals as servers of several versions word them."""
+"""Refusals in the wordings of several versions of servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_A_KEY_THAT_HAS_MOVED = {
 
 
 @pytest.mark.parametrize("server", WITHOUT_A_RIGHT)
-def test_a_right_that_a_script_lacks_is_told_as_one(server: str) -> None:
+def test_a_right_that_a_script_lacks_is_reported_as_a_missing_right(server: str) -> None:
     error = store_error(exceptions.ResponseError(WITHOUT_A_RIGHT[server]), "redis://h")
     assert str(error).startswith("redis://h: the user may not do this: it needs ~PREFIX:* for its keys")
 

@@ -1,4 +1,4 @@
-"""Which server of a Cluster is asked, and who is asked where the slots are."""
+"""Which server of a Cluster is called, and which servers are queried for the slots."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ def slots() -> SlotMap:
     return slots
 
 
-def test_a_map_is_read_from_what_a_server_tells(slots: SlotMap) -> None:
+def test_a_map_is_read_from_the_reply_of_a_server(slots: SlotMap) -> None:
     assert [slots.server_of(slot) for slot in (0, 9, 10, 19, 20)] == [ONE, ONE, TWO, TWO, None]
     assert 19 in slots and 20 not in slots
 
 
-def test_who_moved_is_found_there_and_its_neighbours_are_asked_for_again(slots: SlotMap) -> None:
-    assert slots.directed(exceptions.MovedError("5 h:3"), 5, ONE) is None
+def test_a_moved_slot_is_found_there_and_its_neighbours_are_queried_again(slots: SlotMap) -> None:
+    assert slots.redirected(exceptions.MovedError("5 h:3"), 5, ONE) is None
     assert [slots.server_of(slot) for slot in (5, 6, 10)] == [THREE, None, TWO]
 
 
-def test_a_server_that_names_no_host_means_its_own(slots: SlotMap) -> None:
-    assert slots.directed(exceptions.MovedError("5 :3"), 5, ONE) is None
+def test_a_reply_without_a_host_means_the_host_of_its_server(slots: SlotMap) -> None:
+    assert slots.redirected(exceptions.MovedError("5 :3"), 5, ONE) is None
     assert slots.server_of(5) == THREE
-    assert slots.directed(exceptions.AskError("6 :3"), 6, ONE) == THREE
+    assert slots.redirected(exceptions.AskError("6 :3"), 6, ONE) == THREE
 
 
-def test_who_is_sent_elsewhere_once_keeps_the_map(slots: SlotMap) -> None:
-    assert slots.directed(exceptions.AskError("5 h:3"), 5, ONE) == THREE
-    assert slots.directed(exceptions.TryAgainError("x"), 5, ONE) is None
+def test_a_single_redirection_keeps_the_map(slots: SlotMap) -> None:
+    assert slots.redirected(exceptions.AskError("5 h:3"), 5, ONE) == THREE
+    assert slots.redirected(exceptions.TryAgainError("x"), 5, ONE) is None
     assert slots.server_of(5) == ONE
-    assert slots.directed(exceptions.ClusterDownError("x"), 5, ONE) is None
+    assert slots.redirected(exceptions.ClusterDownError("x"), 5, ONE) is None
     assert slots.server_of(5) is None
 
 
-def test_who_did_not_answer_is_asked_last_and_the_latest_of_them_at_the_end(slots: SlotMap) -> None:
+def test_servers_that_did_not_answer_are_queried_last_and_the_latest_at_the_end(slots: SlotMap) -> None:
     other = Address("h", 9)
     assert slots.candidates([other]) == [other, ONE, TWO, THREE]
-    slots.doubt(ONE)
-    slots.doubt(other)
+    slots.forget_servers(ONE)
+    slots.forget_servers(other)
     assert slots.candidates([other]) == [TWO, THREE, ONE, other]
-    slots.doubt(ONE)
+    slots.forget_servers(ONE)
     assert slots.candidates([other]) == [TWO, THREE, other, ONE]
     slots.learn([], ONE)
     assert slots.candidates([other]) == [ONE, TWO, THREE, other]
     assert slots.candidates([]) == [ONE, TWO, THREE]
 
 
-def test_nobody_keeps_what_a_doubted_server_had(slots: SlotMap) -> None:
-    slots.doubt(None)
+def test_the_slots_of_a_doubted_server_are_forgotten(slots: SlotMap) -> None:
+    slots.forget_servers(None)
     assert slots.server_of(0) is None and slots.server_of(10) is None

@@ -1,4 +1,4 @@
-"""URLs of Redis and Valkey: read whole, refused with what would be right, and never shown with a password."""
+"""URLs of Redis and Valkey: all parts are read, refusals say what would be right, and no password is shown."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from headgate.stores.url_parts import split_url
     ],
 )
 def test_every_kind_is_read(url: str, kind: str, addresses: tuple[Address, ...]) -> None:
-    place = read_url(url)
-    assert (place.kind, place.addresses) == (kind, addresses)
+    target = read_url(url)
+    assert (target.kind, target.addresses) == (kind, addresses)
     assert isinstance(open_store(url), GuardedStore)
 
 
 def test_options_are_headgates_or_redis_pys() -> None:
-    place = read_url(
+    target = read_url(
         "redis+sentinel://u%40x:p%2Fw@a/main/2?timeout=1.5s&prefix=shop:1&max_connections=9&socket_keepalive=1"
     )
-    assert (place.timeout_s, place.prefix, place.connections, place.service) == (1.5, "shop:1", 9, "main")
-    assert place.options == {"socket_keepalive": True, "username": "u@x", "password": "p/w", "db": 2}
-    place = read_url("redis+sentinel://u:pw@a/main?sentinel_username=eye&sentinel_password=o%2Fp+%26&password=")
-    assert place.sentinel == {"username": "eye", "password": "o/p &"}
+    assert (target.timeout_s, target.prefix, target.connections, target.service) == (1.5, "shop:1", 9, "main")
+    assert target.options == {"socket_keepalive": True, "username": "u@x", "password": "p/w", "db": 2}
+    target = read_url("redis+sentinel://u:pw@a/main?sentinel_username=eye&sentinel_password=o%2Fp+%26&password=")
+    assert target.sentinel == {"username": "eye", "password": "o/p &"}
     assert read_url("redis+sentinel://u:pw@a/main?sentinel_password=").sentinel == {}
     store = open_store("redis://h?on_error=closed&local_share=.25&remember=no&timeout=20ms")
     assert isinstance(store, GuardedStore) and isinstance(store.inner, RedisStore)
@@ -76,7 +76,7 @@ def test_options_are_headgates_or_redis_pys() -> None:
         ("unix://run/redis.sock", 'a Unix socket is "unix:///path/of/the/socket"'),
     ],
 )
-def test_what_cannot_be_meant_is_refused(url: str, message: str) -> None:
+def test_invalid_values_are_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", "\\?").replace("(", "\\(")):
         check_store_url(url)
 
@@ -136,7 +136,7 @@ def test_no_password_is_shown(scheme: str, tail: str) -> None:
         ("shared:///z?sice=1MiB", 'did you mean "size"?'),
     ],
 )
-def test_what_is_wrong_is_named_where_the_url_is_written(url: str, message: str) -> None:
+def test_the_error_is_named_where_the_url_is_passed(url: str, message: str) -> None:
     for read in (check_store_url, open_store, lambda url: Limiter("1/minute", store=url), gate_on):
         refusal = refusal_of(read, url)
         assert message in refusal[0]
@@ -144,18 +144,18 @@ def test_what_is_wrong_is_named_where_the_url_is_written(url: str, message: str)
 
 
 @pytest.mark.parametrize(
-    ("hiredis", "told"),
+    ("hiredis", "reason"),
     [
         ("__version__ = '3.1.1'", "cannot be imported (redis-py takes no hiredis before 3.2, and 3.1.1 is installed)"),
         ("raise ModuleNotFoundError('no hiredis')", "are not installed"),
     ],
 )
-def test_a_hiredis_that_redis_py_does_not_take_is_told_of(hiredis: str, told: str, tmp_path: Path) -> None:
+def test_a_hiredis_that_redis_py_does_not_use_is_reported(hiredis: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "hiredis.py").write_text(hiredis)
     program = "import headgate\ntry: headgate.RedisStore\nexcept headgate.MissingExtraError as error: print(error)"
     path = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    asked = subprocess.check_output([sys.executable, "-c", program], env=path, text=True, timeout=60)
-    assert f"{told}: pip install 'headgate[redis]'" in asked
+    output = subprocess.check_output([sys.executable, "-c", program], env=path, text=True, timeout=60)
+    assert f"{reason}: pip install 'headgate[redis]'" in output
 
 
 def test_a_store_without_a_guard_refuses_the_options_of_one() -> None:
@@ -169,12 +169,12 @@ def test_every_option_that_is_taken_makes_a_connection_in_both_colours(tmp_path:
         f"&ssl_ca_certs=/a&ssl_ca_path=/b&ssl_ca_data={authorities}&ssl_certfile=/d&ssl_keyfile=/e&ssl_password=f"
         "&ssl_cert_reqs=optional&ssl_check_hostname=no&ssl_min_version=TLSv1.2&ssl_ciphers=ALL"
     )
-    own = "?username=u&password=p&client_name=shop&socket_read_size=4096"
-    tcp = own + "&socket_keepalive=yes"
-    asking = "&sentinel_username=su&sentinel_password=sp"
+    common = "?username=u&password=p&client_name=shop&socket_read_size=4096"
+    tcp = common + "&socket_keepalive=yes"
+    sentinel = "&sentinel_username=su&sentinel_password=sp"
     for url in (
-        f"redis://h/2{tcp}", f"unix:///run/redis.sock{own}&db=3", f"rediss://h/2{tcp}{tls}",
-        f"redis+sentinel://h/main/2{tcp}{asking}", f"rediss+sentinel://h/main/2{tcp}{asking}{tls}",
+        f"redis://h/2{tcp}", f"unix:///run/redis.sock{common}&db=3", f"rediss://h/2{tcp}{tls}",
+        f"redis+sentinel://h/main/2{tcp}{sentinel}", f"rediss+sentinel://h/main/2{tcp}{sentinel}{tls}",
     ):  # fmt: skip
         connection = RedisStore(url).client.connection_pool.make_connection()
         assert (connection.username, connection.password, connection.client_name) == ("u", "p", "shop")
@@ -187,7 +187,7 @@ def test_every_option_that_is_taken_makes_a_connection_in_both_colours(tmp_path:
 
 
 SECRET = "Zq9Xsecret7"
-"""What is in no message by chance."""
+"""A text that no message contains by chance."""
 
 PIECES = st.sampled_from(
     ["redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://", "memory://", "shared://",
@@ -238,32 +238,32 @@ def test_a_url_with_a_character_more_or_less_shows_no_password(data: st.DataObje
         assert SECRET not in repr(open_store(url)) or SECRET in parts.host + parts.path, url
 
 
-def test_a_key_that_can_never_be_used_is_an_error_before_it_is(tmp_path: Path) -> None:
+def test_a_key_that_can_never_be_used_is_an_error_before_its_first_use(tmp_path: Path) -> None:
     for name, locked in (("locked", True), ("open", False)):
-        how = ["-passout", f"pass:{SECRET}"] if locked else ["-nodes"]
-        new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=client", *how]
-        new += ["-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.crt"]
-        subprocess.run(new, check=True, capture_output=True, timeout=60)
+        encryption = ["-passout", f"pass:{SECRET}"] if locked else ["-nodes"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=client", *encryption]
+        command += ["-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.crt"]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
     (tmp_path / "none.key").write_text("no key")
 
-    def opened(certificate: str, key: str, password: str = "") -> list[str]:
-        given = {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_password": password}
+    def refusal_with(certificate: str, key: str, password: str = "") -> list[str]:
+        values = {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_password": password}
         options = [
-            f"{name}={f'{tmp_path}/{value}' if 'file' in name else value}" for name, value in given.items() if value
+            f"{name}={f'{tmp_path}/{value}' if 'file' in name else value}" for name, value in values.items() if value
         ]
         return refusal_of(open_store, f"rediss://h/0?{'&'.join(options)}")
 
-    assert not opened("open.crt", "open.key")
-    assert not opened("locked.crt", "locked.key", SECRET)
-    assert not opened("later.crt", "later.key")
-    assert opened("locked.crt", "locked.key", "other")[0] == (
+    assert not refusal_with("open.crt", "open.key")
+    assert not refusal_with("locked.crt", "locked.key", SECRET)
+    assert not refusal_with("later.crt", "later.key")
+    assert refusal_with("locked.crt", "locked.key", "other")[0] == (
         "rediss://: ssl_keyfile has no key that can be read: ssl_password is wrong, or it is no PEM file"
     )
     for refusal, reason in (
-        (opened("locked.crt", "locked.key"), "it is no PEM file, or needs ssl_password"),
-        (opened("open.crt", "none.key", SECRET), "ssl_password is wrong, or it is no PEM file"),
-        (opened("open.crt", "locked.key", SECRET), "the key in ssl_keyfile is not that of the certificate"),
-        (opened("", "open.key"), "ssl_keyfile is the key of a certificate: ssl_certfile is missing"),
+        (refusal_with("locked.crt", "locked.key"), "it is no PEM file, or needs ssl_password"),
+        (refusal_with("open.crt", "none.key", SECRET), "ssl_password is wrong, or it is no PEM file"),
+        (refusal_with("open.crt", "locked.key", SECRET), "the key in ssl_keyfile is not that of the certificate"),
+        (refusal_with("", "open.key"), "ssl_keyfile is the key of a certificate: ssl_certfile is missing"),
     ):
         assert reason in refusal[0] and not any(SECRET in text for text in refusal)
 
@@ -273,7 +273,7 @@ def gate_on(url: str) -> Gate:
 
 
 def refusal_of(read: Callable[[str], object], url: str) -> list[str]:
-    """All that the refusal of a URL, and whatever was handled when it was raised, would show."""
+    """All texts that the refusal of a URL, and the errors handled when it was raised, would show."""
     shown: list[str] = []
     try:
         read(url)

@@ -1,4 +1,4 @@
-"""Logs of every kind are read, put in order and judged; nothing that cannot be read is lost."""
+"""Logs of every format are read, sorted and judged; lines that cannot be read are counted."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_time_of_any_usual_form_is_read(text: str, time_us: int) -> None:
     "text", ["", "-", "yesterday", "2015-13-01 00:00:00", "32/May/2015:10:05:03 +0000", "17/Mai/2015:10:05:03 +0000",
              "1900-01-01 00:00:00", "9" * 19, "2015-05-17", "Oct 10 13:55:36", "\x00" * 26],
 )  # fmt: skip
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(UnknownTime):
         TimeReader()(text)
 
@@ -194,7 +194,7 @@ MOMENTS = st.one_of(
 @given(
     parts=st.lists(st.tuples(CLIENTS, st.sampled_from([" - - ", " ", " é - ", " [ "]), MOMENTS, REQUESTS), max_size=5)
 )
-def test_what_is_read_natively_is_what_python_reads(parts: list[tuple[str, str, str, str]]) -> None:
+def test_the_native_reader_reads_the_same_as_python(parts: list[tuple[str, str, str, str]]) -> None:
     lines = [f'{client}{middle}[{moment}] "{request}" 200 5' for client, middle, moment, request in parts]
     others: dict[int, str] = {}
     read_time = TimeReader()
@@ -288,7 +288,7 @@ def test_a_table_without_the_column_of_a_header_is_refused(tmp_path: Path) -> No
 
 
 def test_a_field_that_was_named_has_to_be_there(tmp_path: Path) -> None:
-    """With a misspelt one, all requests would be for one path, and the report would not say so."""
+    """With a misspelt name, all requests would be for one path, and the report would not say so."""
     table = tmp_path / "log.csv"
     table.write_text("time,ip,url\n5,1.2.3.4,/a\n")
     with pytest.raises(ConfigError, match=r"no column is named 'ulr' for the path: there are time, ip, url"):
@@ -296,13 +296,13 @@ def test_a_field_that_was_named_has_to_be_there(tmp_path: Path) -> None:
     lines = tmp_path / "log.json"
     lines.write_text('{"time": 5, "ip": "1.2.3.4", "url": "/a"}\n{"time": 6, "ip": "1.2.3.4", "Req": {"url": null}}\n')
     entries, tally = read_all(lines, fields={"path": "req.url"}, headers={"x-user": "uesr"})
-    assert entries == [(moment, "1.2.3.4", "", "", "", {}, 1) for moment in (5_000_000, 6_000_000)]  # one may lack it
+    assert entries == [(moment, "1.2.3.4", "", "", "", {}, 1) for moment in (5_000_000, 6_000_000)]  # one lacks it
     assert (tally.count, tally.absent) == (0, {str(lines): {"header x-user": "uesr"}})
     entries, tally = read_all(lines, fields={"path": "ulr"})
     assert (len(entries), tally.absent) == (2, {str(lines): {"path": "ulr"}})
 
 
-def test_a_host_is_who_asks_in_a_table_and_who_answers_in_json(tmp_path: Path) -> None:
+def test_a_host_is_the_client_in_a_table_and_the_server_in_json(tmp_path: Path) -> None:
     table = tmp_path / "log.csv"
     table.write_text("time,Host\n5,1.2.3.4\n")
     assert read_all(table)[0] == [(5_000_000, "1.2.3.4", "", "", "", {}, 1)]
@@ -311,7 +311,7 @@ def test_a_host_is_who_asks_in_a_table_and_who_answers_in_json(tmp_path: Path) -
     assert read_all(lines)[0] == []
 
 
-def test_a_long_line_is_refused_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_long_line_is_refused_by_every_reader(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     head = '1.2.3.4 - - [17/May/2015:10:05:00 +0000] "GET /'
     log.write_text(f'{head} HTTP/1.1" 200 5 "-" "-"\n{head}{"a" * 70_000} HTTP/1.1" 200 5 "-" "-"\n')
@@ -393,11 +393,11 @@ FORMATS: list[tuple[str, Format | None]] = [
 
 
 @pytest.mark.parametrize(("sample", "kind"), FORMATS, ids=[sample[:20] for sample, _ in FORMATS])
-def test_the_format_is_told_from_the_beginning(sample: str, kind: Format | None) -> None:
+def test_the_format_is_detected_from_the_beginning(sample: str, kind: Format | None) -> None:
     assert detect_format(sample.encode()) == kind
 
 
-def test_a_format_that_is_not_recognized_is_asked_for(tmp_path: Path) -> None:
+def test_an_unrecognized_format_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("what is this\n")
     with pytest.raises(ConfigError, match="the format is not recognized; say which with --format"):
@@ -420,8 +420,8 @@ def test_entries_are_put_in_order_whatever_the_disorder(
     expected = sorted((entry for stream in streams for entry in stream), key=lambda entry: entry[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordering, "_WINDOW", window)
-        patch.setattr(ordering, "_RUN", window)
-        patch.setattr(ordering, "_BLOCK", 3)
+        patch.setattr(ordering, "_RUN_ENTRIES", window)
+        patch.setattr(ordering, "_BLOCK_ENTRIES", 3)
         blocks = [[stream[start : start + 7] for start in range(0, len(stream), 7)] for stream in streams]
         assert flat(sorted_on_disk(blocks, tmp_path_factory.mktemp("runs"))) == expected
         try:
@@ -434,9 +434,9 @@ def test_entries_are_put_in_order_whatever_the_disorder(
 def test_lines_that_an_open_quote_takes_into_a_row_are_counted(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text('time,client,path\n1768467600,192.0.2.1,/\n1768467601,"192.0.2.1,/\n1768467602,192.0.2.1,/\n')
-    told = summary(replay([Log(log, Reading())], [("p", policy())], lambda step: None), 5)
-    unread = [(one["line"], one["reason"]) for one in told["unparsed_lines"]]
-    assert (told["requests"], told["unparsed"], unread) == (1, 2, [(3, "it has 2 of 3 columns")])
+    summed = summary(replay([Log(log, Reading())], [("p", policy())], lambda step: None), 5)
+    unread = [(one["line"], one["reason"]) for one in summed["unparsed_lines"]]
+    assert (summed["requests"], summed["unparsed"], unread) == (1, 2, [(3, "it has 2 of 3 columns")])
 
 
 def test_of_many_logs_no_more_is_held_than_of_a_few() -> None:
@@ -493,7 +493,7 @@ def test_several_logs_are_judged_as_one(tmp_path: Path) -> None:
     assert (outcome.first_us, outcome.last_us) == (TIME_US, TIME_US + 19_000_000)
 
 
-def test_the_summary_says_what_each_rule_did(tmp_path: Path) -> None:
+def test_the_summary_has_the_result_of_each_rule(tmp_path: Path) -> None:
     log = tmp_path / "log"
     lines = [f'{client} - - [17/May/2015:10:05:03 +0000] "GET /{path} HTTP/1.1" 200 5'
              for client, path in [("1.1.1.1", "a")] * 5 + [("2.2.2.2", "a")] * 3 + [("3.3.3.3", "b")]]  # fmt: skip
@@ -503,15 +503,16 @@ def test_the_summary_says_what_each_rule_did(tmp_path: Path) -> None:
         {"name": "all", "by": [], "limits": "6/minute bucket"},
         {"name": "candidate", "by": ["ip"], "limits": "1/minute bucket", "shadow": True},
     ]
-    told = summary(
+    summed = summary(
         replay([Log(log, Reading())], [("p", read_policy({"version": 1, "rules": rules}))], lambda s: None), 1
     )
-    assert {name: told[name] for name in ("requests", "allowed", "denied", "unparsed", "first", "last")} == {
+    assert {name: summed[name] for name in ("requests", "allowed", "denied", "unparsed", "first", "last")} == {
         "requests": 9, "allowed": 5, "denied": 4, "unparsed": 1,
         "first": "2015-05-17T10:05:03Z", "last": "2015-05-17T10:05:03Z",
     }  # fmt: skip
     assert [
-        {name: rule[name] for name in ("name", "matched", "allowed", "denied", "keys", "top")} for rule in told["rules"]
+        {name: rule[name] for name in ("name", "matched", "allowed", "denied", "keys", "top")}
+        for rule in summed["rules"]
     ] == [
         {"name": "a", "matched": 8, "allowed": 4, "denied": 4, "keys": 2, "top": [{"key": "1.1.1.1", "denied": 3}]},
         {"name": "all", "matched": 9, "allowed": 9, "denied": 0, "keys": 1, "top": []},
@@ -524,8 +525,8 @@ def test_the_summary_says_what_each_rule_did(tmp_path: Path) -> None:
             "top": [{"key": "1.1.1.1", "denied": 4}],
         },
     ]
-    assert told["rules"][0]["worst_minute"] == {"start": "2015-05-17T10:05:00Z", "denied": 4}
-    assert told["unparsed_lines"][0]["line"] == 10
+    assert summed["rules"][0]["worst_minute"] == {"start": "2015-05-17T10:05:00Z", "denied": 4}
+    assert summed["unparsed_lines"][0]["line"] == 10
 
 
 def test_two_policies_are_judged_side_by_side(tmp_path: Path) -> None:
@@ -533,24 +534,24 @@ def test_two_policies_are_judged_side_by_side(tmp_path: Path) -> None:
     outcome = replay([log], [("wide", policy("8/minute bucket")), ("narrow", policy())], lambda step: None)
     assert outcome.difference is not None
     assert (outcome.difference.newly_denied, outcome.difference.newly_allowed) == (6, 0)
-    told = summary(outcome, 3)
-    assert (told["allowed"], told["compare"]["allowed"], told["compare"]["newly_denied"]) == (8, 2, 6)
+    summed = summary(outcome, 3)
+    assert (summed["allowed"], summed["compare"]["allowed"], summed["compare"]["newly_denied"]) == (8, 2, 6)
 
 
 def test_a_policy_without_a_rule_for_any_request_passes_all(tmp_path: Path) -> None:
     log = Log(write_log(tmp_path / "log", [TIME_US] * 3), Reading())
     rules = [{"name": "a", "by": ["user"], "missing": "refuse", "limits": "1/s", "match": {"path": "/1"}}]
     only = read_policy({"version": 1, "rules": rules, "identities": {"user": {"header": "X"}}})
-    told = summary(replay([log], [("p", only)], lambda step: None), 3)
-    assert (told["requests"], told["denied"]) == (3, 1)
-    assert told["rules"][0]["top"] == [{"key": "(no identity)", "denied": 1}]
+    summed = summary(replay([log], [("p", only)], lambda step: None), 3)
+    assert (summed["requests"], summed["denied"]) == (3, 1)
+    assert summed["rules"][0]["top"] == [{"key": "(no identity)", "denied": 1}]
 
 
 def test_an_empty_log_is_a_result_too(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("")
     outcome = replay([Log(tmp_path / "log", Reading())], [("p", policy())], lambda step: None)
-    told = summary(outcome, 3)
-    assert (told["requests"], told["first"], told["last"]) == (0, None, None)
+    summed = summary(outcome, 3)
+    assert (summed["requests"], summed["first"], summed["last"]) == (0, None, None)
     assert "No request is in what was read" in report(outcome, ["log"], 3)
 
 
@@ -566,7 +567,7 @@ def test_a_series_keeps_every_count_in_few_steps(times: list[int]) -> None:
         assert time_us // series.step_us in series.counts
 
 
-def test_what_lies_weeks_apart_is_kept_as_finely_as_what_does_not() -> None:
+def test_events_weeks_apart_have_the_same_resolution() -> None:
     series = Series()
     for day in (0, 20, 40):
         for second in range(300):
@@ -588,7 +589,7 @@ def test_the_report_is_one_page_that_fetches_nothing(tmp_path: Path) -> None:
     assert "2015-05-17 10:05:03 to 10:05:03 UTC" in page
 
 
-def test_what_is_in_flight_is_left_out_and_named(tmp_path: Path) -> None:
+def test_concurrency_limits_are_left_out_and_named(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text('203.0.113.9 - - [10/Oct/2026:13:55:36 +0000] "GET / HTTP/1.1" 200 5\n' * 3)
     rules = [
@@ -597,10 +598,10 @@ def test_what_is_in_flight_is_left_out_and_named(tmp_path: Path) -> None:
     ]
     both = read_policy({"version": 1, "rules": rules})
     outcome = replay([Log(log, Reading())], [("p", both)], lambda step: None)
-    told = summary(outcome, 5)
-    assert (told["allowed"], told["denied"]) == (2, 1)
-    assert told["left_out"] == ["busy: 1 concurrent", "both: 1 concurrent"]
-    assert [(rule["name"], rule["limits"]) for rule in told["rules"]] == [("both", "2/minute")]
+    summed = summary(outcome, 5)
+    assert (summed["allowed"], summed["denied"]) == (2, 1)
+    assert summed["left_out"] == ["busy: 1 concurrent", "both: 1 concurrent"]
+    assert [(rule["name"], rule["limits"]) for rule in summed["rules"]] == [("both", "2/minute")]
     for text in ("\n".join(outcome_lines(outcome, 5, 200)), report(outcome, ["log"], 5)):
         assert "left out, since a log does not say how long a request took: busy: 1 concurrent, both: 1" in re.sub(
             "<[^>]*>", "", text

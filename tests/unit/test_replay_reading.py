@@ -1,4 +1,4 @@
-"""Whatever a log holds is an entry, a line that is counted and shown, or an error that names the file and the place."""
+"""Every line of a log is an entry, a line that is counted and shown, or an error that names the file and the line."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ def test_of_a_log_that_is_cut_off_all_that_can_be_unpacked_is_judged(
     log.write_bytes(packed[:-20_000])
     entries, tally = read_all(log)
     assert 0 < len(entries) < 25_000
-    assert tally.count == 0  # the line that it ends in is not taken for whole, nor for a bad one
+    assert tally.count == 0  # the last line counts neither as complete nor as unreadable
     (part,) = tally.damaged
     assert (part.source, part.line) == (str(log), len(entries) + 1)
     assert "it is cut off" in part.reason
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
-def test_a_log_of_which_nothing_can_be_unpacked_is_damaged_and_not_empty(
+def test_a_log_that_cannot_be_decompressed_is_damaged_and_not_empty(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
     log = tmp_path / "log"
@@ -164,7 +164,7 @@ def test_of_a_log_that_is_damaged_all_before_the_damage_is_judged(
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
-def test_what_follows_a_compressed_log_is_told_and_what_pads_it_is_not(
+def test_data_after_a_compressed_log_is_reported_and_padding_is_not(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
     packed = compress(f"{LINE}\n".encode() * 9)
@@ -219,14 +219,14 @@ def test_a_bare_carriage_return_in_the_names_of_columns_is_an_error_with_its_pla
     with pytest.raises(ConfigError) as caught:
         read_text(tmp_path, f"{head}\n5\t1.2.3.4\n", format=format)
     place = f"{tmp_path / 'log'}:1: the names of the columns cannot be read"
-    assert str(caught.value) == f"{place}: a carriage return stands inside a field that is not quoted"
+    assert str(caught.value) == f"{place}: a carriage return is inside a field that is not quoted"
 
 
 def test_a_bare_carriage_return_in_a_row_is_a_bad_line(tmp_path: Path) -> None:
     entries, tally = read_text(tmp_path, "time,ip,url\n5,1.2.3.4,/a\n5,1.2\r.3.4,/\n6,1.2.3.4,/b\n")
     assert [entry[3] for entry in entries] == ["/a", "/b"]
     assert [(unread.line, unread.reason) for unread in tally.shown] == [
-        (3, "it is no row: a carriage return stands inside a field that is not quoted")
+        (3, "it is no row: a carriage return is inside a field that is not quoted")
     ]
 
 
@@ -250,7 +250,7 @@ def test_a_log_in_utf_16_is_an_error_that_says_so(tmp_path: Path, encoding: str)
         read_text(tmp_path, f"\ufeff{LINE}\n".encode(encoding))
 
 
-def test_half_a_character_in_json_is_shown_as_such_and_spoils_nothing(tmp_path: Path) -> None:
+def test_a_lone_surrogate_in_json_is_replaced_and_affects_nothing_else(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text('{"time": 5, "ip": "\\ud800", "url": "/\\udfff", "method": "\\ud83d"}\n' * 3 + "{}\n")
     rules = [{"name": "all", "by": ["ip", "user", "method"], "limits": "2/minute log"}]
@@ -284,14 +284,14 @@ DAMAGED = st.tuples(st.integers(0, len(LINE)), PIECES | st.sampled_from(list('"\
 
 
 @given(lines=st.lists(st.lists(PIECES, max_size=14).map("".join) | DAMAGED, max_size=6))
-def test_a_line_is_read_alike_whether_headers_are_asked_for_or_not(
+def test_a_line_is_read_alike_with_and_without_headers(
     lines: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     log = tmp_path_factory.mktemp("headers") / "log"
     log.write_text("\n".join(lines))
     by_head, tally = read_all(log, format="common")
-    whole, other_tally = read_all(log, format="common", headers={"x": "bytes"})
-    assert [entry[:4] for entry in by_head] == [entry[:4] for entry in whole]
+    in_full, other_tally = read_all(log, format="common", headers={"x": "bytes"})
+    assert [entry[:4] for entry in by_head] == [entry[:4] for entry in in_full]
     assert tally == other_tally
 
 
@@ -300,10 +300,10 @@ def test_a_line_is_read_alike_whether_headers_are_asked_for_or_not(
 def test_both_cores_read_the_same_of_any_log(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     log = tmp_path_factory.mktemp("cores") / "log"
     log.write_text("\n".join(lines))
-    told = read_all(log, format="common")
+    expected = read_all(log, format="common")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "native", None)
-        assert read_all(log, format="common") == told
+        assert read_all(log, format="common") == expected
 
 
 # Old servers.
@@ -350,7 +350,7 @@ wpbfl2-45.gate.net [29:23:59:59] "GET / HTTP/1.0" 200 4889
     "time",
     ["31/Feb/2026:09:00:07 +0000", "15/Jan/1969:09:00:07 +0000", "2026-02-31 09:00:07", "2026-02-31 09:00:07.25"],
 )
-def test_a_time_that_cannot_be_read_is_told_as_it_is_written(time: str) -> None:
+def test_an_unreadable_time_is_quoted_as_it_is_written(time: str) -> None:
     with pytest.raises(UnknownTime, match=re.escape(repr(time))):
         TimeReader()(time)
 
@@ -364,7 +364,7 @@ def test_a_time_that_cannot_be_read_is_told_as_it_is_written(time: str) -> None:
         ' - - [15/Jan/2026:09:00:01 +0000] "GET /a?b=1 HTTP/1.1" 200 1 "-" "curl/7.88.1"',  # gunicorn
     ],
 )
-def test_what_servers_log_of_a_unix_socket_is_its_peer(tmp_path: Path, line: str) -> None:
+def test_clients_of_unix_sockets_in_logs_are_its_peer(tmp_path: Path, line: str) -> None:
     log = tmp_path / "log"
     log.write_text(f"{line}\n")
     [entry] = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
@@ -403,7 +403,7 @@ def test_one_user_whose_name_looks_like_a_client_stops_no_log(tmp_path: Path) ->
     assert [entry[1] for entry in entries] == ["host.example", "203.0.113.9"]
 
 
-def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_path: Path) -> None:
+def test_a_log_whose_times_have_no_month_is_read_by_the_configured_date(tmp_path: Path) -> None:
     for text in ("1995-08", "1995-08-29"):
         first, month = read_date(text)
         entries, tally = read_text(
@@ -415,7 +415,7 @@ def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_pa
         ]  # fmt: skip
 
 
-def test_a_log_whose_times_name_no_month_is_read_by_the_date_of_its_file(tmp_path: Path) -> None:
+def test_a_log_whose_times_have_no_month_is_read_by_the_date_of_its_file(tmp_path: Path) -> None:
     log = tmp_path / "epa-http.txt"
     log.write_text(EPA)
     for written, first in (
@@ -457,8 +457,8 @@ def test_a_date_and_a_clock_in_columns_of_their_own_are_one_time(tmp_path: Path)
         assert iso_time(entries[0][0]) == "2017-06-30T00:00:01.500000Z"
     lines = json.dumps({"date": "2017-06-30", "time": "00:00:01", "ip": "x"})
     assert iso_time(read_text(tmp_path, lines)[0][0][0]) == "2017-06-30T00:00:01Z"
-    whole = "date,ip\n2017-06-30 00:00:01,x\n"
-    assert iso_time(read_text(tmp_path, whole)[0][0][0]) == "2017-06-30T00:00:01Z"
+    log_text = "date,ip\n2017-06-30 00:00:01,x\n"
+    assert iso_time(read_text(tmp_path, log_text)[0][0][0]) == "2017-06-30T00:00:01Z"
     both = "date,time,ip\n2017-06-30,1498780801,x\n"
     assert iso_time(read_text(tmp_path, both)[0][0][0]) == "2017-06-30T00:00:01Z"
 
@@ -474,12 +474,12 @@ def test_a_clock_without_a_date_goes_over_midnight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1995-13", "1995-02-30", "95-08", "yesterday", ""])
-def test_what_is_no_date_is_refused(text: str) -> None:
+def test_an_invalid_date_is_refused(text: str) -> None:
     with pytest.raises(UnknownTime):
         read_date(text)
 
 
-def test_old_forms_are_told_from_the_beginning() -> None:
+def test_old_formats_are_detected_from_the_beginning() -> None:
     assert detect_format(EPA.encode()) == "common"
     assert detect_format(EDGAR.encode()) == "csv"
 
@@ -527,8 +527,8 @@ def test_a_cost_that_no_field_has_is_an_error(tmp_path: Path) -> None:
 def test_a_request_is_charged_its_cost(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(TRACE)
-    told = summary(replayed(log, policy=FREE, fields={"cost": "ContextTokens"}, needs_client=False), 5)
-    assert {name: told[name] for name in ("allowed", "denied", "cost_allowed", "cost_denied")} == {
+    summed = summary(replayed(log, policy=FREE, fields={"cost": "ContextTokens"}, needs_client=False), 5)
+    assert {name: summed[name] for name in ("allowed", "denied", "cost_allowed", "cost_denied")} == {
         "allowed": 1, "denied": 1, "cost_allowed": 374, "cost_denied": 396,
     }  # fmt: skip
     assert "cost_allowed" not in summary(replayed(log, policy=FREE, needs_client=False), 5)
@@ -575,11 +575,16 @@ def test_each_request_is_charged_what_it_took_of_each_unit(tmp_path: Path) -> No
     log.write_text("time,ip,t,price\n100,x,300,0.25\n101,x,300,0.25\n102,x,200,0.8\n103,x,200,0.75\n")
     units = {"tokens": "t", "usd": "price"}
     outcome = replayed(log, policy=UNITS, units=units)
-    told = summary(outcome, 5)
-    assert (told["allowed"], told["denied"], told["rules"][0]["matched"], told["rules"][0]["keys"]) == (2, 2, 4, 1)
-    assert told["cost_allowed"] == {"tokens": 500, "usd": "1"}
-    assert told["cost_denied"] == {"tokens": 500, "usd": "1.05"}
-    assert told["rules"][0]["busiest"] == [{"key": "everyone", "requests": 4}]
+    summed = summary(outcome, 5)
+    assert (summed["allowed"], summed["denied"], summed["rules"][0]["matched"], summed["rules"][0]["keys"]) == (
+        2,
+        2,
+        4,
+        1,
+    )
+    assert summed["cost_allowed"] == {"tokens": 500, "usd": "1"}
+    assert summed["cost_denied"] == {"tokens": 500, "usd": "1.05"}
+    assert summed["rules"][0]["busiest"] == [{"key": "everyone", "requests": 4}]
     lines = list(outcome_lines(outcome, 5, 200))
     assert "their cost in tokens is 1,000: 500 passed, 500 refused (50.00 %)" in lines
     assert "their cost in usd is 2.05: 1 passed, 1.05 refused (51.22 %)" in lines
@@ -594,9 +599,9 @@ def test_a_unit_that_one_of_two_policies_counts_is_no_error(tmp_path: Path) -> N
     assert [(result.allowed, result.denied) for result in outcome.results] == [(1, 1), (2, 0)]
 
 
-def test_only_what_lies_in_the_span_is_judged(tmp_path: Path) -> None:
+def test_only_entries_in_the_span_are_judged(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("time,ip\n" + "".join(f"{second},1.2.3.4\n" for second in range(100)))
-    told = summary(replayed(log, span=Span(10_000_000, 20_000_000)), 5)
-    assert (told["requests"], told["outside"]) == (10, 90)
-    assert (told["first"], told["last"]) == ("1970-01-01T00:00:10Z", "1970-01-01T00:00:19Z")
+    summed = summary(replayed(log, span=Span(10_000_000, 20_000_000)), 5)
+    assert (summed["requests"], summed["outside"]) == (10, 90)
+    assert (summed["first"], summed["last"]) == ("1970-01-01T00:00:10Z", "1970-01-01T00:00:19Z")

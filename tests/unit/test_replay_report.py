@@ -1,4 +1,4 @@
-"""A report shows minutes although weeks lie between them, each key once, and where two policies differ."""
+"""A report shows minutes that are weeks apart, each key once, and how two policies differ."""
 
 from __future__ import annotations
 
@@ -184,11 +184,11 @@ def test_nothing_that_matters_is_lost_at_any_width(tmp_path: Path, width: int) -
         assert f"{rule.matched:,} {rule.allowed:,} {rule.refused:,} " in text
 
 
-def test_a_guessed_date_is_told(tmp_path: Path) -> None:
+def test_a_guessed_date_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "epa.log"
     log.write_text('h [29:23:53:25] "GET / HTTP/1.0" 200 5\n')
     outcome = replay([Log(log, Reading())], [("p", policy(("a", "5/minute")))], lambda step: None)
-    told = list(unread_lines(outcome.unread))
-    assert len(told) == 1
-    assert told[0].startswith(f"{log}: its times lack their month or their date: the first is taken for one of ")
+    lines = list(unread_lines(outcome.unread))
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{log}: its times lack their month or their date: the first is taken for one of ")
     assert "lack their month" in report(outcome, ["log"], 5)

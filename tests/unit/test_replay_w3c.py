@@ -80,7 +80,7 @@ def test_a_log_that_lacks_what_is_needed_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sample", [IIS, CLOUDFRONT, "#fields: time c-ip\n"])
-def test_the_format_is_told_from_the_beginning(sample: str) -> None:
+def test_the_format_is_detected_from_the_beginning(sample: str) -> None:
     assert detect_format(sample.encode()) == "w3c"
 
 

@@ -1,4 +1,4 @@
-"""Resets of keys that have holds: what they tell, and what becomes of places under other keys."""
+"""Resets of keys that have holds: what they report, and the effect on places under other keys."""
 
 from __future__ import annotations
 
@@ -36,15 +36,13 @@ def left(bound: Any, *keys: str) -> list[int]:
 
 
 @pytest.mark.parametrize("costs", [(0, 5), (5, 0), (0, 300), (300, 300)])
-def test_a_reset_tells_of_places_in_use_under_whichever_limit_they_are(
-    holding_kind: str, costs: tuple[int, int]
-) -> None:
+def test_a_reset_reports_places_in_use_under_any_of_the_limits(holding_kind: str, costs: tuple[int, int]) -> None:
     bound = make_store(holding_kind).bind(limits_of("999 concurrent", "999 concurrent"), clock=ManualClock())
     bound.reserve(Operation(("key", "key"), costs), Hold("name", 60_000_000))
     assert [bound.reset(("key", "key")), bound.reset(("key", "key"))] == [True, False]
 
 
-def test_a_reset_of_what_holds_no_place_tells_of_nothing(holding_kind: str) -> None:
+def test_a_reset_of_a_key_without_places_in_use_reports_none(holding_kind: str) -> None:
     clock = ManualClock()
     store, limits = make_store(holding_kind), limits_of("9 concurrent", "9 concurrent")
     bound = store.bind(limits, clock=clock)
@@ -101,7 +99,7 @@ def test_a_reset_frees_what_an_extended_hold_has_in_flight_under_another_key(hol
         clock.advance(30_000_000)
         assert bound.extend(held.id, 900_000_000, (0, 3)).outcome == "extended"
         clock.advance(600_000_000)
-        bound.reserve(Operation((user, "another"), (1, 1)), Hold(None, 60_000_000))  # what is over is taken off
+        bound.reserve(Operation((user, "another"), (1, 1)), Hold(None, 60_000_000))  # leases that are over are dropped
         assert left(bound, user, team) == [97, 91]
         assert only(store, limits, 0, clock).reset((user,))
         assert left(bound, user, team) == [99, 99]

@@ -46,10 +46,10 @@ POLICY = {
 }
 
 
-def fastapi(**told: Any) -> FastAPI:
+def fastapi(**options: Any) -> FastAPI:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer ones ask for the root path of the server instead
-        app = FastAPI(**told)
+        app = FastAPI(**options)
     for path in ("/login", "/search", "/health", "/token/{id}"):
         app.add_api_route(path, lambda: "here")
     return app
@@ -66,7 +66,7 @@ def outside(root_path: str) -> Any:
 
 
 def of_the_server(root_path: str) -> Any:
-    """Behind a server that has a root path and adds it to no path, as hypercorn, granian and gunicorn do."""
+    """Return an application behind a server that adds its root path to no path, as hypercorn, granian, gunicorn."""
     app = RateLimitMiddleware(fastapi(), policy=POLICY, clock=ManualClock())
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
@@ -85,7 +85,7 @@ def statuses(app: Any, *paths: str, root_path: str = "") -> list[int]:
 
 
 @pytest.mark.parametrize("build", [inside, outside, of_the_server])
-def test_no_root_path_before_a_path_slips_past_its_rule(build: Callable[[str], Any]) -> None:
+def test_no_path_with_a_root_path_evades_its_rule(build: Callable[[str], Any]) -> None:
     spellings = "/login", "/shop/login", "/shop/%6Cogin", "/%73hop/login?a=1"
     assert statuses(build("/shop"), *spellings) == [200, 429, 429, 429]
     assert statuses(build("/shop"), "/shop/login", "/login", "/shop/shop/login") == [200, 429, 404]
@@ -99,7 +99,7 @@ def test_a_rule_and_an_exemption_may_name_the_root_path(build: Callable[[str], A
     assert statuses(build("/shop"), "/search", "/search", "/shop/search") == [200, 429, 429]
 
 
-def test_the_folder_that_an_application_calls_its_root_path_is_none() -> None:
+def test_the_attribute_root_path_of_quart_is_a_folder_and_is_ignored() -> None:
     class Folder:
         root_path = "/srv/shop"  # of Quart
 
@@ -115,12 +115,12 @@ def test_a_path_counts_under_one_template_with_and_without_the_root_path() -> No
     assert statuses(inside("/shop"), "/token/1", "/shop/token/2") == [200, 429]
 
 
-def test_what_only_begins_like_the_root_path_is_another_path() -> None:
+def test_a_path_that_only_begins_like_the_root_path_is_another_path() -> None:
     app = of_the_server("/shop")
     assert statuses(app, "/login", "/shopping/login", "/x/shopping") == [200, 404, 404]
 
 
-def test_the_path_of_a_mount_is_no_root_path() -> None:
+def test_the_path_of_a_mount_is_not_a_root_path() -> None:
     async def login(request: object) -> PlainTextResponse:
         return PlainTextResponse("here")
 
@@ -149,8 +149,8 @@ def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> Non
         return bool(gate.hit(DjangoRequest(ASGIRequest(scope, None))))
 
     gate = Gate(POLICY, clock=ManualClock())
-    asked = [hit(gate, path, "/shop") for path in ("/login", "/shop/login", "/shop/search", "/search")]
-    assert asked == [True, False, True, False]
+    passed = [hit(gate, path, "/shop") for path in ("/login", "/shop/login", "/shop/search", "/search")]
+    assert passed == [True, False, True, False]
     gate = Gate(POLICY, clock=ManualClock())
     mounted = [hit(gate, "/admin/login", "/admin", app_root_path="") for _ in range(2)]
     assert mounted == [True, True], "a mount of Starlette"
@@ -158,11 +158,11 @@ def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> Non
     assert all(gate.hit(DjangoRequest(request)) for request in wsgi), "WSGI has the whole path: /shop/login"
 
 
-@pytest.mark.parametrize("told", ["/a1", "/a1/", "/", "/other,/a1"])
-def test_no_mount_that_a_header_tells_slips_past_a_rule(told: str) -> None:
-    """As gunicorn has it behind a proxy that passes on SCRIPT_NAME."""
-    mount = told.rpartition(",")[2]
-    environ = {**RequestFactory().get("/").environ, "HTTP_SCRIPT_NAME": told, "SCRIPT_NAME": mount}
+@pytest.mark.parametrize("sent", ["/a1", "/a1/", "/", "/other,/a1"])
+def test_no_mount_in_a_header_evades_a_rule(sent: str) -> None:
+    """As in the environ of gunicorn behind a proxy that passes on SCRIPT_NAME."""
+    mount = sent.rpartition(",")[2]
+    environ = {**RequestFactory().get("/").environ, "HTTP_SCRIPT_NAME": sent, "SCRIPT_NAME": mount}
     path = "login" if mount.endswith("/") else "/login"
 
     def start_response(status: str, headers: list[tuple[str, str]]) -> None:
@@ -175,26 +175,26 @@ def test_no_mount_that_a_header_tells_slips_past_a_rule(told: str) -> None:
     for limited in (wsgi.RateLimitMiddleware, FlaskMiddleware):
         app = limited(site, policy=POLICY, clock=ManualClock())
         seen: list[str] = []
-        for asked in (environ | {"PATH_INFO": path}, environ | {"PATH_INFO": path}):
-            app(asked, start_response)
+        for request_environ in (environ | {"PATH_INFO": path}, environ | {"PATH_INFO": path}):
+            app(request_environ, start_response)
         assert seen == ["200 OK", "429 Too Many Requests"], limited
         inside = environ | {"SCRIPT_NAME": f"{mount}/shop", "PATH_INFO": "/search"}  # an application mounted further in
         app(inside, start_response)
         app(inside, start_response)
         assert seen[2:] == ["200 OK", "429 Too Many Requests"], limited
     gate = Gate(POLICY, clock=ManualClock())
-    asked = environ | {"PATH_INFO": path}
-    assert [bool(gate.hit(DjangoRequest(WSGIRequest(dict(asked))))) for _ in range(2)] == [True, False]
+    request_environ = environ | {"PATH_INFO": path}
+    assert [bool(gate.hit(DjangoRequest(WSGIRequest(dict(request_environ))))) for _ in range(2)] == [True, False]
 
 
-def test_a_header_that_is_no_mount_changes_no_path() -> None:
+def test_a_header_that_is_not_a_mount_changes_no_path() -> None:
     gate = Gate(POLICY, clock=ManualClock())
     environ = {**RequestFactory().get("/login").environ, "SCRIPT_NAME": "/shop", "HTTP_SCRIPT_NAME": "/other"}
     assert all(gate.hit(WsgiRequest(dict(environ))) for _ in range(2))
 
 
-def test_a_header_of_millions_of_mounts_is_looked_at_where_the_mount_may_be() -> None:
-    """Looked at one by one they would take minutes, which a client could have of any mounted application."""
+def test_of_a_header_of_millions_of_mounts_only_the_end_is_read() -> None:
+    """Checked one by one they would take minutes, and a client could cause that in any mounted application."""
     environ = {**RequestFactory().get("/login").environ, "SCRIPT_NAME": "/a1"}
     assert WsgiRequest(environ | {"HTTP_SCRIPT_NAME": "," * 4_000_000}).path == "/a1/login"
     path = WsgiRequest(environ | {"HTTP_SCRIPT_NAME": "," * 4_000_000 + "/a1"}).path

@@ -1,4 +1,4 @@
-"""A request that one limit let pass natively has an exchange as soon as more is to be done."""
+"""A request that one limit let pass natively gets an exchange as soon as more has to be done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from asgi_asking import ask, statuses
+from asgi_requests import ask, statuses
 from broken_store import NO_REDIS
 from headgate import core
 from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, exchange_of
@@ -35,7 +35,7 @@ def one(endpoint: Any) -> Starlette:
     return Starlette(routes=[Route("/", endpoint)])
 
 
-@pytest.mark.skipif(core.native is None, reason="nothing is asked natively")
+@pytest.mark.skipif(core.native is None, reason="there is no native gate")
 def test_a_limit_that_knows_the_route_needs_no_exchange(limits: RateLimits) -> None:
     app = one(limits("9/minute")(read))
     answers = [ask(app) for _ in range(3)]
@@ -43,7 +43,7 @@ def test_a_limit_that_knows_the_route_needs_no_exchange(limits: RateLimits) -> N
     assert [answer.headers["RateLimit"].split(";")[1] for answer in answers] == ["r=8", "r=7", "r=6"]
 
 
-def test_a_limit_further_in_continues_the_exchange_and_gives_back_what_the_outer_one_charged(
+def test_an_inner_limit_continues_the_exchange_and_takes_back_the_charge_of_the_outer_one(
     limits: RateLimits,
 ) -> None:
     outer = limits("3/minute", scope="outer")
@@ -53,7 +53,7 @@ def test_a_limit_further_in_continues_the_exchange_and_gives_back_what_the_outer
     assert statuses(one(outer(read)), "/", "/") == [200, 200], "another application has a store of its own"
 
 
-def test_an_endpoint_that_answers_for_another_one_tells_of_both_limits(limits: RateLimits) -> None:
+def test_an_endpoint_that_calls_another_one_reports_both_limits(limits: RateLimits) -> None:
     inner = limits("5/minute", name="inner", scope="inner")(read)
 
     async def instead(request: Request) -> Response:
@@ -61,11 +61,13 @@ def test_an_endpoint_that_answers_for_another_one_tells_of_both_limits(limits: R
         return PlainTextResponse("instead")
 
     app = one(limits("9/minute", name="outer", scope="outer")(instead))
-    for left in (4, 3, 2):
-        assert ask(app).headers["RateLimit"].startswith(f'"inner";r={left};'), "that which has least left"
+    for remaining in (4, 3, 2):
+        assert ask(app).headers["RateLimit"].startswith(f'"inner";r={remaining};'), (
+            "the limit with the fewest units left"
+        )
 
 
-def test_what_counts_further_in_is_settled_once_where_the_endpoint_fails(limits: RateLimits) -> None:
+def test_an_inner_charge_is_settled_once_where_the_endpoint_fails(limits: RateLimits) -> None:
     counted: list[int] = []
 
     def counts(request: Any, response: Any) -> bool:
@@ -84,7 +86,7 @@ def test_what_counts_further_in_is_settled_once_where_the_endpoint_fails(limits:
 
 
 @pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503)])
-def test_a_store_that_is_gone_is_what_the_option_says_each_time(choice: Any, status: int) -> None:
+def test_an_unreachable_store_is_handled_by_the_option_each_time(choice: Any, status: int) -> None:
     app = one(RateLimits(store=NO_REDIS)("1/minute", on_store_error=choice)(read))
     answers = [ask(app) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [status] * 3
@@ -99,7 +101,7 @@ def test_a_request_that_a_queue_delays_is_charged_once() -> None:
     assert clock.now_us() - began_us == 2_000_000, "each waits for its turn, and for no other"
 
 
-def test_a_response_that_sends_its_head_in_a_way_of_its_own_is_told(limits: RateLimits) -> None:
+def test_a_response_class_with_its_own_call_has_the_fields(limits: RateLimits) -> None:
     class Own(Response):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"yes")]})
@@ -109,9 +111,9 @@ def test_a_response_that_sends_its_head_in_a_way_of_its_own_is_told(limits: Rate
         return Own()
 
     app = one(limits("9/minute")(own))
-    for left in (8, 7):
+    for remaining in (8, 7):
         headers = ask(app).headers
-        assert (headers["X-Own"], headers["RateLimit"].split(";")[1]) == ("yes", f"r={left}")
+        assert (headers["X-Own"], headers["RateLimit"].split(";")[1]) == ("yes", f"r={remaining}")
 
 
 @pytest.mark.skipif(core.native is None, reason="nothing is asked natively")

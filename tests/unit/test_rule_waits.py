@@ -490,7 +490,7 @@ def test_a_place_that_is_freed_calls_the_first_that_waits_for_it(core: str, how:
             getattr(held, how)()
     assert came[0]
     came[0].cancel()
-    assert not gate._lines_of_holds
+    assert not gate._hold_lines
 
 
 def test_a_place_that_is_freed_on_an_event_loop_calls_the_first(core: str) -> None:

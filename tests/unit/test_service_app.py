@@ -1,4 +1,4 @@
-"""The service's answers where its store fails: asked without a connection."""
+"""The service's responses where its store fails, without a connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"
 
 
 class FailingStore(MemoryStore):
-    """A store that binds and then fails: every decision, every look at itself."""
+    """A store that binds limits, and whose every other call fails."""
 
     failure = "as a whole"
 
@@ -62,7 +62,7 @@ def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceR
 
 
 def problem_of(response: ServiceResponse) -> tuple[int, dict[str, Any]]:
-    """The status and the problem, which for nginx is in a header."""
+    """The status and the problem, which is in a header for nginx."""
     return response.status, json.loads(response.body or dict(response.headers)[b"x-ratelimit-problem"])
 
 
@@ -137,8 +137,8 @@ def test_a_check_charges_each_unit_that_it_names_and_the_answer_tells_the_units(
     bodies = {"requests": [{"request": {"path": "/"}, "cost": cost} for cost in costs]}
     response = ask(service, "POST", "/v1/check", json.dumps(bodies).encode())
     first, refused, plain = json.loads(response.body)["decisions"]
-    told = [(one["name"], one["unit"], one["limit"], one["remaining"]) for one in first["limits"]]
-    assert told == [
+    reported_limits = [(one["name"], one["unit"], one["limit"], one["remaining"]) for one in first["limits"]]
+    assert reported_limits == [
         ("llm.minute", "requests", 60, 59), ("llm.tokens.minute", "tokens", 900, 500),
         ("llm.usd.day", "nano-usd", 5_000_000_000, 4_500_000_000),
     ]  # fmt: skip
@@ -161,5 +161,5 @@ def test_a_list_with_one_cost_that_cannot_be_counted_is_refused_whole(cost: dict
     assert status == 400 and problem["detail"].startswith("requests[1]: ") and detail in problem["detail"]
     status, alone = problem_of(ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": cost}).encode()))
     assert status == 400 and problem["detail"].endswith(alone["detail"])
-    looked = ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": 0}).encode())
-    assert json.loads(looked.body)["remaining"] == 60  # nothing was charged
+    peeked = ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": 0}).encode())
+    assert json.loads(peeked.body)["remaining"] == 60  # nothing was charged

@@ -1,4 +1,4 @@
-"""Holds over HTTP: what `/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend` answer."""
+"""Holds over HTTP: the responses of `/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.observe.events import DecisionEvent
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.messages import ServiceRequest
-from headgate.service.workers.door_plan import DoorWish
+from headgate.service.workers.door_plan import DoorOptions
 from headgate.service.workers.several import serve_workers
 from headgate.testing import ManualClock
 
@@ -29,8 +29,8 @@ RULES: list[dict[str, Any]] = [
 REQUEST = {"path": "/chat", "client_ip": "203.0.113.9"}
 
 
-class Asked:
-    """A service, and what it answers."""
+class HoldClient:
+    """A service, and a client that calls it without a connection."""
 
     def __init__(self, *, store: MemoryStore | None = None, **policy: Any) -> None:
         self.clock = ManualClock()
@@ -38,32 +38,32 @@ class Asked:
         self.service = Service(AsyncGate(values, store=store or MemoryStore(), clock=self.clock))
 
     def post(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
 
         async def ask() -> Any:
-            return await answered(self.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", sent)))
+            return await answered(self.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", raw)))
 
         response = asyncio.run(ask())
-        told: dict[str, Any] = json.loads(response.body)
-        return response.status, told
+        reply: dict[str, Any] = json.loads(response.body)
+        return response.status, reply
 
     def reserve(self, **more: Any) -> dict[str, Any]:
-        status, told = self.post("/v1/reserve", {"request": REQUEST, **more})
+        status, reply = self.post("/v1/reserve", {"request": REQUEST, **more})
         assert status == 200
-        return told
+        return reply
 
-    def left(self) -> list[int]:
-        status, told = self.post("/v1/check", {"request": REQUEST, "cost": 0})
+    def remaining(self) -> list[int]:
+        status, reply = self.post("/v1/check", {"request": REQUEST, "cost": 0})
         assert status == 200
-        return [limit["remaining"] for limit in told["limits"]]
+        return [limit["remaining"] for limit in reply["limits"]]
 
 
 def test_a_hold_is_answered_like_a_check_and_settled_in_units() -> None:
-    service = Asked()
-    told = service.reserve(cost={"tokens": 500, "usd": "0.5"})
-    assert told["allowed"] and not told["repeated"] and told["headers"]["RateLimit"]
-    assert [limit["remaining"] for limit in told["limits"]] == [1, 59, 19_500_000_000, 400]
-    status, settled = service.post("/v1/commit", {"id": told["id"], "actual": {"tokens": 412, "usd": "0.25"}})
+    service = HoldClient()
+    reply = service.reserve(cost={"tokens": 500, "usd": "0.5"})
+    assert reply["allowed"] and not reply["repeated"] and reply["headers"]["RateLimit"]
+    assert [limit["remaining"] for limit in reply["limits"]] == [1, 59, 19_500_000_000, 400]
+    status, settled = service.post("/v1/commit", {"id": reply["id"], "actual": {"tokens": 412, "usd": "0.25"}})
     assert (status, settled) == (
         200,
         {
@@ -76,12 +76,12 @@ def test_a_hold_is_answered_like_a_check_and_settled_in_units() -> None:
             "degraded": "",
         },
     )
-    assert service.left() == [2, 59, 19_750_000_000, 488]
-    assert service.post("/v1/cancel", {"id": told["id"]})[1]["outcome"] == "already settled"
+    assert service.remaining() == [2, 59, 19_750_000_000, 488]
+    assert service.post("/v1/cancel", {"id": reply["id"]})[1]["outcome"] == "already settled"
 
 
 def test_a_refusal_holds_nothing_and_a_cancel_frees() -> None:
-    service = Asked()
+    service = HoldClient()
     first, _ = service.reserve(), service.reserve()
     refused = service.reserve()
     assert (refused["allowed"], refused["id"], refused["rule"]) == (False, None, "user")
@@ -90,44 +90,44 @@ def test_a_refusal_holds_nothing_and_a_cancel_frees() -> None:
 
 
 def test_a_lease_ends_unless_it_is_extended() -> None:
-    service = Asked()
-    told = service.reserve(lease=10.5)
+    service = HoldClient()
+    reply = service.reserve(lease=10.5)
     service.clock.advance(10_000_000)
-    assert service.post("/v1/extend", {"id": told["id"], "lease": 10, "more": {"tokens": 3}})[1] == {
+    assert service.post("/v1/extend", {"id": reply["id"], "lease": 10, "more": {"tokens": 3}})[1] == {
         "outcome": "extended",
         "degraded": "",
     }
-    assert service.post("/v1/extend", {"id": told["id"], "more": {"tokens": 9000}})[1]["outcome"] == "refused"
+    assert service.post("/v1/extend", {"id": reply["id"], "more": {"tokens": 9000}})[1]["outcome"] == "refused"
     service.clock.advance(9_999_999)
-    assert service.left()[0] == 1
+    assert service.remaining()[0] == 1
     service.clock.advance(1)
-    assert service.left()[0] == 2
-    assert service.post("/v1/extend", {"id": told["id"]})[1]["outcome"] == "lapsed"
-    assert service.post("/v1/commit", {"id": told["id"]})[1]["outcome"] == "settled"
+    assert service.remaining()[0] == 2
+    assert service.post("/v1/extend", {"id": reply["id"]})[1]["outcome"] == "lapsed"
+    assert service.post("/v1/commit", {"id": reply["id"]})[1]["outcome"] == "settled"
 
 
 def test_a_name_is_held_once_and_is_409_for_another_cost() -> None:
-    service = Asked()
-    told = service.reserve(id="request-7", remember=7200)
+    service = HoldClient()
+    reply = service.reserve(id="request-7", remember=7200)
     again = service.reserve(id="request-7", remember=7200)
-    assert again["repeated"] and again["id"] == told["id"]
+    assert again["repeated"] and again["id"] == reply["id"]
     status, problem = service.post("/v1/reserve", {"request": REQUEST, "cost": 2, "id": "request-7"})
     assert (status, problem["title"]) == (409, "Conflict")
 
 
 def test_an_unknown_hold_is_404() -> None:
-    service = Asked()
+    service = HoldClient()
     for path in ("/v1/commit", "/v1/cancel", "/v1/extend"):
         status, problem = service.post(path, {"id": "h1" + "A" * 24})
         assert (status, problem["title"]) == (404, "Not Found")
 
 
 def test_what_no_rule_is_for_is_held_and_settled() -> None:
-    service = Asked(exempt=[{"path": "/chat"}])
-    told = service.reserve()
-    assert told["allowed"] and told["limits"] == []
-    assert service.post("/v1/extend", {"id": told["id"]}) == (200, {"outcome": "extended", "degraded": ""})
-    assert service.post("/v1/commit", {"id": told["id"], "actual": 3}) == (
+    service = HoldClient(exempt=[{"path": "/chat"}])
+    reply = service.reserve()
+    assert reply["allowed"] and reply["limits"] == []
+    assert service.post("/v1/extend", {"id": reply["id"]}) == (200, {"outcome": "extended", "degraded": ""})
+    assert service.post("/v1/commit", {"id": reply["id"], "actual": 3}) == (
         200,
         {"outcome": "settled", "actuals": [], "degraded": ""},
     )
@@ -166,21 +166,21 @@ def test_what_no_rule_is_for_is_held_and_settled() -> None:
     ],
 )
 def test_a_bad_body_is_400_names_the_place_and_changes_nothing(path: str, body: Any, says: str) -> None:
-    service = Asked()
-    told = service.reserve()
-    before = service.left()
+    service = HoldClient()
+    reply = service.reserve()
+    before = service.remaining()
     if isinstance(body, dict) and body.get("id") == "HELD":
-        body = {**body, "id": told["id"]}
+        body = {**body, "id": reply["id"]}
     status, problem = service.post(path, body)
     assert status == 400 and says in problem["detail"], problem
-    assert service.left() == before
-    assert service.post("/v1/commit", {"id": told["id"]})[1]["outcome"] == "settled"
+    assert service.remaining() == before
+    assert service.post("/v1/commit", {"id": reply["id"]})[1]["outcome"] == "settled"
 
 
 def test_an_id_that_says_other_groups_than_its_hold_is_400_before_and_after_it_is_settled() -> None:
-    service = Asked()
-    told = service.reserve()
-    forged = told["id"].split(".")[0] + ".requests.usd"
+    service = HoldClient()
+    reply = service.reserve()
+    forged = reply["id"].split(".")[0] + ".requests.usd"
     bodies: list[tuple[str, dict[str, Any]]] = [
         ("/v1/cancel", {"id": forged}),
         ("/v1/commit", {"id": forged}),
@@ -188,7 +188,7 @@ def test_an_id_that_says_other_groups_than_its_hold_is_400_before_and_after_it_i
     ]
     for path, body in bodies:
         assert service.post(path, body)[0] == 400
-    assert service.post("/v1/cancel", {"id": told["id"]})[1]["outcome"] == "settled"
+    assert service.post("/v1/cancel", {"id": reply["id"]})[1]["outcome"] == "settled"
     for path, body in bodies:
         status, problem = service.post(path, body)
         assert status == 400 and "3 amounts" in problem["detail"]
@@ -196,21 +196,21 @@ def test_an_id_that_says_other_groups_than_its_hold_is_400_before_and_after_it_i
 
 @pytest.mark.parametrize("path", ["/v1/check", "/check/default/chat", "/check-403/default/chat"])
 def test_a_check_of_what_is_in_flight_is_400_and_says_to_reserve(path: str) -> None:
-    service = Asked(rulesets={"rates": ["models"]})
-    sent = json.dumps({"request": REQUEST}).encode()
+    service = HoldClient(rulesets={"rates": ["models"]})
+    raw = json.dumps({"request": REQUEST}).encode()
 
     async def ask(path: str) -> Any:
-        return await answered(service.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", sent)))
+        return await answered(service.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", raw)))
 
     response = asyncio.run(ask(path))
-    said = response.body + b"".join(value for _, value in response.headers)
-    assert response.status == 400 and b"/v1/reserve" in said
+    text = response.body + b"".join(value for _, value in response.headers)
+    assert response.status == 400 and b"/v1/reserve" in text
     assert asyncio.run(ask("/check/rates/chat")).status == 200
 
 
 def test_the_log_says_what_cannot_be_checked(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headgate"):
-        service = Asked()
+        service = HoldClient()
     assert "user counts what is in flight" in caplog.text
     caplog.clear()
     service.service.gate.reload({"version": 1, "rules": RULES[1:]})
@@ -220,20 +220,20 @@ def test_the_log_says_what_cannot_be_checked(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_hold_is_published_as_a_decision() -> None:
-    service = Asked()
-    seen: list[Any] = []
+    service = HoldClient()
+    events: list[Any] = []
 
     class Subscriber:
         def handle(self, event: Any) -> None:
-            seen.append(event)
+            events.append(event)
 
     service.service.events.subscribe(Subscriber())
     service.reserve()
-    assert [type(event) for event in seen] == [DecisionEvent]
+    assert [type(event) for event in events] == [DecisionEvent]
 
 
 def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
-    service = Asked()
+    service = HoldClient()
     answer: Any = service.service.answer(ServiceRequest("GET", "/v1/holds/schema", [], "127.0.0.1"))
     schema = json.loads(answer.body)
     validator = jsonschema.Draft202012Validator(schema)
@@ -244,8 +244,8 @@ def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
         {"id": "h0", "lease": 60, "more": 2},
     ):
         assert validator.is_valid(body), body
-    for bad in ({}, {"request": REQUEST, "lease": 0}, {"id": 5}, {"id": "h0", "actual": -1}, {"id": "h0", "x": 1}):
-        assert not validator.is_valid(bad), bad
+    for invalid in ({}, {"request": REQUEST, "lease": 0}, {"id": 5}, {"id": "h0", "actual": -1}, {"id": "h0", "x": 1}):
+        assert not validator.is_valid(invalid), invalid
 
 
 def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_anything_starts(
@@ -262,7 +262,7 @@ def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_
             drain_s=0,
             hang_s=10,
             bounds=Bounds(),
-            door=DoorWish(threads=1),
+            door=DoorOptions(threads=1),
             announce=lambda address, zone, door: None,
         )
 
@@ -275,12 +275,12 @@ def test_a_settlement_while_a_redis_does_not_answer_says_what_stood_in() -> None
         service = Service(gate)
 
         async def post(path: str, body: Any) -> Any:
-            sent = ServiceRequest("POST", path, [], "127.0.0.1", json.dumps(body).encode())
-            return json.loads((await answered(service.answer(sent))).body)
+            raw = ServiceRequest("POST", path, [], "127.0.0.1", json.dumps(body).encode())
+            return json.loads((await answered(service.answer(raw))).body)
 
-        told = await post("/v1/reserve", {"request": REQUEST})
-        assert (told["allowed"], told["degraded"]) == (True, "local")
-        settled = await post("/v1/commit", {"id": told["id"]})
+        reply = await post("/v1/reserve", {"request": REQUEST})
+        assert (reply["allowed"], reply["degraded"]) == (True, "local")
+        settled = await post("/v1/commit", {"id": reply["id"]})
         assert (settled["outcome"], settled["degraded"]) == ("settled", "local")
         await gate.close()
 

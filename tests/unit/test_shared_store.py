@@ -1,4 +1,4 @@
-"""A zone's file: made once, never misread, and only for those who may have it."""
+"""A zone's file: made once, never misread, and only for permitted users."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def test_two_stores_of_one_path_share_every_limit(path: Path) -> None:
     assert one.peek("user", 0).remaining == 5
 
 
-def test_a_zone_outlives_those_who_use_it(path: Path) -> None:
+def test_a_zone_outlives_its_processes(path: Path) -> None:
     program = (
         "import sys; from headgate import Limiter; "
         "print(Limiter('5/hour', store='shared://' + sys.argv[1], name='x').hit('user').remaining)"
     )
-    told = [
+    outputs = [
         subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
         for _ in range(3)
     ]
-    assert told == ["4\n", "3\n", "2\n"]
+    assert outputs == ["4\n", "3\n", "2\n"]
 
 
-def test_a_forked_process_shares_what_its_parent_opened(path: Path) -> None:
+def test_a_forked_process_shares_the_zone_of_its_parent(path: Path) -> None:
     program = """
 import os, sys
 from headgate import Limiter
@@ -78,34 +78,34 @@ if pid == 0:
 os.waitpid(pid, 0)
 print(limiter.hit("user").remaining)
 """
-    told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    assert told.stdout == "2\n"
+    result = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert result.stdout == "2\n"
 
 
-def test_many_that_come_first_at_once_make_one_zone(path: Path) -> None:
+def test_processes_that_start_at_once_make_one_zone(path: Path) -> None:
     program = """
 import sys
 from headgate import Limiter
 sys.stdin.read()
 print(sum(Limiter("7/hour", store="shared://" + sys.argv[1] + "?size=1MiB").hit("user").allowed for _ in range(3)))
 """
-    askers = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", program, str(path)], stdin=-1, stdout=-1, text=True) for _ in range(6)
     ]
-    for asker in askers:
-        assert asker.stdin is not None
-        asker.stdin.close()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
     passed = 0
-    for asker in askers:
-        assert asker.stdout is not None
-        passed += int(asker.stdout.read())
-        assert asker.wait(30) == 0
-        asker.stdout.close()
+    for process in processes:
+        assert process.stdout is not None
+        passed += int(process.stdout.read())
+        assert process.wait(30) == 0
+        process.stdout.close()
     assert passed == 7
     assert names(path.parent) == ["zone"]
 
 
-def test_the_file_is_for_its_owner_alone_unless_more_is_said(path: Path) -> None:
+def test_the_file_is_for_its_owner_alone_by_default(path: Path) -> None:
     SharedStore(path, size=SIZE)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     other = path.with_name("other")
@@ -115,14 +115,14 @@ def test_the_file_is_for_its_owner_alone_unless_more_is_said(path: Path) -> None
         SharedStore(other)
 
 
-def test_whoever_owns_a_zone_may_look_whatever_it_permits(path: Path) -> None:
+def test_the_owner_of_a_zone_may_inspect_it_with_any_permissions(path: Path) -> None:
     SharedStore(path, size=SIZE, mode=0o660)
     assert SharedStore.existing(path).info()["size"] == SIZE
     path.chmod(0o666)
     assert existing_zone(f"shared://{path}?mode=660").info()["size"] == SIZE
 
 
-def test_root_may_look_into_a_zone_of_a_group_by_its_url(path: Path) -> None:
+def test_root_may_inspect_a_zone_of_a_group_by_its_url(path: Path) -> None:
     SharedStore(path, size=SIZE, mode=0o660)
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
@@ -144,12 +144,12 @@ def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
     os.chown(path, 12345, 12345)
     with pytest.raises(ConfigError, match="belongs to user 12345, and this is user 0"):
         SharedStore(path)  # root as well: its owner could cut it short
-    SharedStore.existing(path)  # whoever administers the host may look
+    SharedStore.existing(path)  # an administrator of the host may inspect it
     path.chmod(0o660)
     with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
-        SharedStore(path, mode=0o660)  # a group that anybody may have made up
+        SharedStore(path, mode=0o660)  # a group that any user may have made up
     path.chmod(0o666)
-    SharedStore(path, mode=0o666)  # it was asked for, from every user of the host
+    SharedStore(path, mode=0o666)  # requested, for every user of the host
     path.chmod(0o660)
     with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
         SharedStore(path, mode=0o666)
@@ -208,9 +208,9 @@ def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) ->
     for index in range(300):
         limiter.hit(f"user:{index % 60}")
     del limiter, store
-    whole = path.read_bytes()
+    original = path.read_bytes()
     found = 0
-    used = [place for place in range(4096, SIZE, 8) if whole[place : place + 8] != bytes(8)]
+    used = [place for place in range(4096, SIZE, 8) if original[place : place + 8] != bytes(8)]
     shard = 4096 + (32 << 10)  # its lock, its notes, its records
     notes = range(shard + 48, shard + 48 + 26 * 8, 8)
     changes = [(place, 0x5A5A_5A5A_5A5A_5A5A) for place in [*used[:: max(1, len(used) // 150)], *notes]]
@@ -224,12 +224,12 @@ def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) ->
         else:  # the word was one that any value fits: how much was used, a text, a record of the past
             damaged.peek("user:7")
             damaged.hit("user:7")
-            del damaged  # who opens it next is alone again
-        path.write_bytes(whole)
+            del damaged  # the next process is alone again
+        path.write_bytes(original)
     assert found > 20
 
 
-def test_damage_that_happens_while_a_zone_is_used_is_told(path: Path) -> None:
+def test_damage_during_the_use_of_a_zone_is_reported(path: Path) -> None:
     limiter = Limiter("50/hour", store=SharedStore(path, size=SIZE))
     words(path, (4096 + (32 << 10) + 48, 9 << 32))
     with pytest.raises(StoreUnavailable, match="the shared zone is damaged, it has notes that make no sense: stop all"):
@@ -250,7 +250,7 @@ def test_a_zone_from_before_the_last_start_begins_afresh(path: Path, monkeypatch
         SharedStore(path)
 
 
-def test_what_a_maker_that_died_left_behind_is_used(path: Path) -> None:
+def test_the_file_of_a_process_that_died_while_making_a_zone_is_reused(path: Path) -> None:
     path.with_name(".zone.new").write_bytes(b"x" * 100_000)
     path.with_name(".zone.new").chmod(0o600)
     assert Limiter("5/hour", store=SharedStore(path, size=SIZE)).hit("user").remaining == 4
@@ -260,18 +260,18 @@ def test_what_a_maker_that_died_left_behind_is_used(path: Path) -> None:
 def test_one_process_at_a_time_makes_a_zone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headgate.stores.shared import zone_file
 
-    beside = path.with_name(".zone.new")
-    beside.touch(0o600)
-    monkeypatch.setattr(zone_file, "_PATIENCE_S", 0.2)
-    with beside.open("r+b") as maker:
+    temporary = path.with_name(".zone.new")
+    temporary.touch(0o600)
+    monkeypatch.setattr(zone_file, "_TIMEOUT_S", 0.2)
+    with temporary.open("r+b") as maker:
         fcntl.flock(maker, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailable, match=r"another process is busy with this zone for 0\.2 s"):
             SharedStore(path, size=SIZE)
-        assert beside.stat().st_size == 0, "room was taken that the maker may need"
+        assert temporary.stat().st_size == 0, "it took space that the maker may need"
     SharedStore(path, size=SIZE)
 
 
-def test_all_who_come_first_at_once_get_it_where_there_is_room_for_one(path: Path) -> None:
+def test_processes_that_start_at_once_share_a_zone_where_there_is_room_for_one(path: Path) -> None:
     free = os.statvfs("/dev/shm")
     if free.f_bavail * free.f_frsize < 3 * FULL_SIZE:
         pytest.skip("too little memory in /dev/shm")
@@ -295,12 +295,12 @@ try:
 finally:
     libc.umount2(os.fsencode(folder), 2)
 """
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, str(path.parent), str(FULL_SIZE)], capture_output=True, text=True, check=True
     )
-    if told.stdout == "no mount\n":
+    if result.stdout == "no mount\n":
         pytest.skip("this user may not mount a file system")
-    assert told.stdout == "0 0 0 0 0 0 zone\n", told.stderr
+    assert result.stdout == "0 0 0 0 0 0 zone\n", result.stderr
 
 
 def test_a_zone_keeps_its_shape(path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_zone_keeps_its_shape(path: Path) -> None:
         SharedStore(path, log_percent=20)
 
 
-def test_no_room_on_the_disk_is_told_at_once_and_leaves_nothing(path: Path) -> None:
+def test_a_full_disk_is_reported_at_once_and_leaves_no_file(path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"no room for the zone: .* bytes are free; choose a smaller size"):
         SharedStore(path, size=1 << 40)
     assert names(path.parent) == []
@@ -334,7 +334,7 @@ def test_no_room_on_the_disk_is_told_at_once_and_leaves_nothing(path: Path) -> N
         ("shared:///tmp", "is a directory; name a file in it"),
     ],
 )
-def test_a_bad_url_is_told_what_would_be_right(url: str, message: str) -> None:
+def test_the_error_of_a_bad_url_states_what_would_be_right(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_store(url)
 
@@ -348,37 +348,37 @@ def test_a_symbolic_link_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "way_out"),
+    ("why", "remedy"),
     [
         ("HEADGATE_CORE=python", "take HEADGATE_CORE out of the environment; or run one"),
         ("the native core cannot be loaded (no module)", "install a wheel, or install from source"),
     ],
 )
-def test_without_the_native_core_the_store_names_the_way_out(
-    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, way_out: str
+def test_without_the_native_core_the_error_names_a_remedy(
+    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, remedy: str
 ) -> None:
     monkeypatch.setattr(core, "native", None)
     monkeypatch.setattr(core, "why_not_native", why)
-    with pytest.raises(ConfigError, match=re.escape(f"needs the native core, which is not here ({why}): {way_out}")):
+    with pytest.raises(ConfigError, match=re.escape(f"needs the native core, which is not here ({why}): {remedy}")):
         SharedStore(path)
 
 
-def test_a_deleted_zone_is_told_by_ping(path: Path) -> None:
+def test_ping_reports_a_deleted_zone(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
     store.ping()
     path.unlink()
     with pytest.raises(StoreUnavailable, match="was deleted or replaced while in use"):
         store.ping()
-    assert Limiter("5/hour", store=store).hit("user")  # those who have it go on
+    assert Limiter("5/hour", store=store).hit("user")  # processes that have it continue
 
 
-def test_existing_makes_nothing(path: Path) -> None:
+def test_existing_creates_no_zone(path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no zone"):
         SharedStore.existing(path)
     assert names(path.parent) == []
 
 
-def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
+def test_the_usage_of_a_key_can_be_inspected_and_forgotten(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
     Limiter("5/hour counter; 9/day", store=store, name="api").hit("user", 3)
     Limiter("7/hour bucket", store=store).hit(("a", 1), 2)
@@ -394,7 +394,7 @@ def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
     assert store.look("user") == []
 
 
-def test_clear_forgets_everything_for_everybody(path: Path) -> None:
+def test_clear_forgets_everything_for_all_processes(path: Path) -> None:
     store, other = SharedStore(path, size=SIZE), SharedStore(path)
     limiter = Limiter("5/hour counter; 5/hour", store=store)
     for index in range(50):
@@ -435,7 +435,7 @@ def test_a_flood_of_new_keys_never_frees_a_blocked_one() -> None:
     assert not limiter.hit("blocked")
 
 
-def test_what_has_expired_makes_room() -> None:
+def test_expired_states_make_room() -> None:
     store = make_zone(128 << 10, on_full="refuse")
     clock = ManualClock()
     limiter = Limiter("5/second bucket; 5/second log", store=store, clock=clock)
@@ -446,7 +446,7 @@ def test_what_has_expired_makes_room() -> None:
     assert store._zone.check() is None
 
 
-def test_the_warning_of_a_long_log_tells_what_needs_none(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_of_a_long_log_suggests_a_counter(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = SharedStore(path, size=SIZE, log_percent=0)
     with caplog.at_level(logging.WARNING, "headgate"):
         Limiter("100/hour counter", store=store)
@@ -456,26 +456,28 @@ def test_the_warning_of_a_long_log_tells_what_needs_none(path: Path, caplog: pyt
     assert caplog.text.endswith("and a limit with the word counter needs no log\n")
 
 
-@pytest.mark.parametrize("gone", [0, 1, 6])
-def test_a_log_longer_than_its_room_refuses_and_says_so(caplog: pytest.LogCaptureFixture, gone: int) -> None:
+@pytest.mark.parametrize("earlier_hits", [0, 1, 6])
+def test_a_log_longer_than_its_room_refuses_and_logs_a_warning(
+    caplog: pytest.LogCaptureFixture, earlier_hits: int
+) -> None:
     store = make_zone(128 << 10)
     with caplog.at_level(logging.WARNING, "headgate"):
         limiter = Limiter("1000000/hour log", store=store, clock=(clock := ManualClock()))
     assert "may have more entries than" in caplog.text
-    for _ in range(gone):
+    for _ in range(earlier_hits):
         clock.advance(10)
         limiter.hit("user")
     clock.advance(3_599_000_000)
     passed = int(limiter.hit("user").allowed)
     clock.advance(10)
     passed += int(limiter.hit("user").allowed)
-    clock.advance(1_000_000)  # the first so many have left, and the log begins in the middle of a block
+    clock.advance(1_000_000)  # the earlier entries have left, and the log begins in the middle of a block
     room = store.info()["max_log_entries_per_key"]
     for _ in range(room + 50):
         clock.advance(10)
         decision = limiter.hit("user")
         passed += decision.allowed
-    assert passed == room + 6 - gone
+    assert passed == room + 6 - earlier_hits
     assert decision.degraded == "closed"
 
 
@@ -492,7 +494,7 @@ def test_more_limits_at_once_than_a_zone_can_charge_are_refused(path: Path) -> N
 
 
 def full_of_limits(path: Path) -> SharedStore:
-    """A zone that holds a state of as many limits as it can know."""
+    """A zone with a state of as many limits as it has room for."""
     store = SharedStore(path, size=128 << 10)
     for number in range(store.info()["max_limits"]):
         assert Limiter("500/hour", store=store, name=f"x{number}").hit("user")
@@ -506,9 +508,9 @@ def test_a_zone_knows_as_many_limits_as_it_holds_states_of(path: Path) -> None:
     known = Limiter("500/hour", store=store, name="x7")
     assert known.hit("user").remaining == 498
     store.forget("user")
-    another = Limiter("500/hour", store=SharedStore(path), name="another")  # as another process has it
+    another = Limiter("500/hour", store=SharedStore(path), name="another")  # as in another process
     assert another.hit("user").remaining == 499
-    assert known.hit("user").remaining == 499  # its number was taken back: it has another
+    assert known.hit("user").remaining == 499  # its number was taken back: it has a new one
     assert store._zone.check() is None
 
 
@@ -537,11 +539,11 @@ def test_a_limit_that_finds_no_room_at_a_request_is_decided_by_the_rule(path: Pa
     request = Request("GET", "/", client_ip="192.0.2.1")
     assert gate.hit(request).degraded == "closed"
     store.forget("user")
-    Limiter("500/hour", store=SharedStore(path), name="another")  # another process looks for room
+    Limiter("500/hour", store=SharedStore(path), name="another")  # another process makes room
     assert gate.hit(request).degraded == "" and gate.hit(request).remaining == 498
 
 
-def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive_nobody(path: Path) -> None:
+def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive_no_usage(path: Path) -> None:
     def policy(number: int) -> dict[str, Any]:
         kinds = ("fixed", "", "bucket", "log")
         rules = [
@@ -555,7 +557,7 @@ def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive
     gates[0].hit(idle)
     for number in range(1, 1001):
         gates[0].reload(policy(number))
-        if number % 3 == 0:  # the other process is behind
+        if number % 3 == 0:  # the other process has former numbers
             gates[1].reload(policy(number))
         for gate in gates if number % 20 == 0 else ():
             decision = gate.hit(busy)
@@ -568,7 +570,7 @@ def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive
     assert min(used.values()) == 100, used
 
 
-def test_all_who_share_a_zone_share_its_clock(path: Path) -> None:
+def test_all_processes_of_a_zone_share_its_clock(path: Path) -> None:
     store, other = SharedStore(path, size=SIZE), SharedStore(path)
     moments = [store.clock.now_us(), other.clock.now_us(), store.clock.now_us()]
     assert moments == sorted(moments) and moments[-1] - moments[0] < 60_000_000
@@ -579,10 +581,10 @@ def test_threads_of_one_process_share_a_zone_exactly() -> None:
     limiter = Limiter("1000/hour; 900/hour log", store=make_zone())
     passed = []
 
-    def ask() -> None:
+    def hit_user() -> None:
         passed.append(sum(limiter.hit("user").allowed for _ in range(400)))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=hit_user) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -597,22 +599,22 @@ def test_a_file_system_that_is_not_known_to_be_local_is_refused(path: str) -> No
 
 
 def test_processes_of_another_pid_namespace_are_refused(path: Path) -> None:
-    """Their numbers are not ours, and the kernel tells the death of a lock's holder by its number."""
+    """Process numbers differ between namespaces, and the kernel finds the dead holder of a lock by its number."""
     store = SharedStore(path, size=SIZE)
     enter = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*enter, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("this user may not make a PID namespace")
     program = "import sys; from headgate import SharedStore; print(SharedStore(sys.argv[1]).info()['size'])"
-    ask = [*enter, sys.executable, "-c", program, str(path)]
-    told = subprocess.run(ask, check=False, capture_output=True, text=True)
-    assert "is used by processes of another PID namespace, such as another container" in told.stderr
+    command = [*enter, sys.executable, "-c", program, str(path)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "is used by processes of another PID namespace, such as another container" in result.stderr
     del store
-    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == f"{SIZE}\n"
-    assert SharedStore(path).info()["size"] == SIZE  # nobody of theirs is left
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{SIZE}\n"
+    assert SharedStore(path).info()["size"] == SIZE  # no process of the other namespace is left
 
 
 @pytest.mark.parametrize("missing", ["_BOOT_ID", "_PID_NAMESPACE"])
-def test_without_proc_the_store_says_so(path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_without_proc_the_store_raises_an_error(path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     from headgate.stores.shared import zone_file
 
     monkeypatch.setattr(zone_file, missing, path.with_name("nothing"))
@@ -626,7 +628,7 @@ def test_a_zone_needs_no_descriptor_of_its_own(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
     assert names(Path("/proc/self/fd")) == before
     with path.open("r+b") as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # and yet it is seen to be in use
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the file is still seen to be in use
     del store
     with path.open("r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Servers of a Cluster that fail, on a clock that the test moves: which calls are sent, and who is blamed for what."""
+"""Failing servers of a Cluster, on a manual clock: which calls are sent, and which errors name which server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ONE, TWO = Address("h", 1), Address("h", 2)
 LOST = exceptions.ConnectionError("Connection closed by server.")
 
 
-def blame(silent: SilentServers, error: Exception, address: Address = ONE) -> Exception:
+def raised_error(silent: SilentServers, error: Exception, address: Address = ONE) -> Exception:
     with pytest.raises(type(error) if isinstance(error, StoreError) else Exception) as raised:
-        silent.blame(error, address, "a Cluster")
+        silent.raise_for(error, address, "a Cluster")
     return raised.value
 
 
@@ -32,44 +32,44 @@ def is_sent(silent: SilentServers, address: Address = ONE) -> bool:
     return True
 
 
-def test_a_server_that_fails_several_times_on_end_is_asked_no_more_and_the_others_are() -> None:
+def test_a_server_that_fails_several_times_in_a_row_is_not_called_any_more_and_the_others_are() -> None:
     silent = SilentServers(ManualClock())
     for _ in range(FAILURES):
         assert is_sent(silent)
-        error = blame(silent, LOST)
+        error = raised_error(silent, LOST)
         assert isinstance(error, StoreUnavailable) and error.server == "h:1" and error.was_sent
     assert not is_sent(silent) and is_sent(silent, TWO)
 
 
-def test_one_call_now_and_then_tries_until_the_server_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_occasional_call_is_sent_until_the_server_answers(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     silent = SilentServers(clock)
-    tried = 0
+    attempts = 0
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(FAILURES):
-            blame(silent, LOST)
+            raised_error(silent, LOST)
         for _ in range(10):
             clock.advance(int(LAST_PROBE_S * 1.5 * US_PER_SECOND))
             sent = [is_sent(silent) for _ in range(5)]
-            tried += sent == [True, False, False, False, False]
-            blame(silent, LOST)
+            attempts += sent == [True, False, False, False, False]
+            raised_error(silent, LOST)
         silent.answered(ONE)
-    assert tried == 10 and is_sent(silent) and is_sent(silent)
+    assert attempts == 10 and is_sent(silent) and is_sent(silent)
     assert len(caplog.records) == 2, "one message when it fails, one when it answers"
 
 
-def test_a_server_that_answers_meanwhile_begins_anew() -> None:
+def test_an_answer_resets_the_failures_of_a_server() -> None:
     silent = SilentServers(ManualClock())
     for _ in range(3):
         for _ in range(FAILURES - 1):
-            blame(silent, LOST)
+            raised_error(silent, LOST)
         silent.answered(ONE)
     assert is_sent(silent) and not silent.failures
 
 
 @pytest.mark.parametrize("refusal", ["OOM command not allowed", "LOADING Redis is loading", "MISCONF errors"])
-def test_what_a_server_refuses_for_the_time_being_is_its_own(refusal: str) -> None:
-    error = blame(SilentServers(ManualClock()), exceptions.ResponseError(refusal))
+def test_a_temporary_refusal_names_its_server(refusal: str) -> None:
+    error = raised_error(SilentServers(ManualClock()), exceptions.ResponseError(refusal))
     assert isinstance(error, StoreUnavailable) and error.server == "h:1"
 
 
@@ -84,32 +84,32 @@ def test_what_a_server_refuses_for_the_time_being_is_its_own(refusal: str) -> No
         exceptions.AuthenticationError("WRONGPASS invalid username-password pair"),
     ],
 )
-def test_what_is_no_fault_of_a_server_is_raised_as_it_came(error: Exception) -> None:
+def test_an_error_that_no_server_has_caused_is_raised_unchanged(error: Exception) -> None:
     silent = SilentServers(ManualClock())
     for _ in range(FAILURES + 1):
-        assert blame(silent, error) is error
+        assert raised_error(silent, error) is error
     assert is_sent(silent) and not silent.failures
 
 
-def test_a_server_that_answers_a_call_that_tries_has_no_more_to_prove() -> None:
+def test_any_answer_to_a_trial_call_ends_the_pause() -> None:
     clock = ManualClock()
     for error in (exceptions.NoScriptError("NOSCRIPT"), exceptions.ResponseError("WRONGTYPE")):
         silent = SilentServers(clock)
         for _ in range(FAILURES):
-            blame(silent, LOST)
+            raised_error(silent, LOST)
         clock.advance(US_PER_SECOND)
         assert is_sent(silent)
-        blame(silent, error)
+        raised_error(silent, error)
         assert is_sent(silent), "a script is sent again as a text"
 
 
-def test_a_server_that_sends_calls_elsewhere_answers_and_one_without_the_others_does_not() -> None:
+def test_a_redirecting_server_counts_as_answering_and_one_without_the_others_does_not() -> None:
     silent = SilentServers(ManualClock())
     for _ in range(FAILURES):
-        blame(silent, LOST)
-    silent.directed(exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), ONE)
+        raised_error(silent, LOST)
+    silent.redirected(exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), ONE)
     assert not is_sent(silent)
-    silent.directed(exceptions.TryAgainError("TRYAGAIN"), ONE)
+    silent.redirected(exceptions.TryAgainError("TRYAGAIN"), ONE)
     assert is_sent(silent)
 
 
@@ -117,7 +117,7 @@ def test_pauses_stay_as_short_as_those_of_a_breaker() -> None:
     clock = ManualClock()
     silent = SilentServers(clock)
     for _ in range(100):
-        blame(silent, LOST)
+        raised_error(silent, LOST)
         clock.advance(60 * US_PER_SECOND)
         assert is_sent(silent)
     clock.advance(int(LAST_PROBE_S * 1.5 * US_PER_SECOND))

@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
+from asgi_requests import CALL_STYLES, ask, drive, options_of, record_scopes, statuses
 from broken_store import NO_REDIS
 from headgate import ConfigError, MemoryStore, MissingExtraError, StoreTimeout
 from headgate import core as cores
@@ -44,9 +44,9 @@ class Limits(RateLimits):
         super().__init__(clock=self.clock, **defaults)
 
 
-@pytest.fixture(params=HOW)
+@pytest.fixture(params=CALL_STYLES)
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Limits:
-    return Limits(note_scopes(monkeypatch), **options_of(request.param))
+    return Limits(record_scopes(monkeypatch), **options_of(request.param))
 
 
 async def read(request: Request) -> Response:
@@ -121,7 +121,7 @@ def test_both_ways_of_asking_count_the_same_keys(peer: Any) -> None:
     for where in kinds:
         apps = [
             one(RateLimits(clock=clock, store=store, **options_of(how))("9/minute", name="x", **where)(read))
-            for how in HOW
+            for how in CALL_STYLES
         ]
         told = [dict(drive(app, "/", client=peer)[0]["headers"])[b"ratelimit"] for app in apps * 2]
         assert [re.match(rb'"x";r=(\d)', field)[1] for field in told] == [b"8", b"7", b"6", b"5"]  # type: ignore[index]
@@ -137,8 +137,8 @@ def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: p
         raise StoreTimeout("another process holds the shard")
 
     gate = SimpleNamespace(decide=None, decide_route=late)
-    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
-    monkeypatch.setattr(RequestLimits, "_ask", lambda self, request: pytest.fail("it is asked again"))
+    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, writes_fields, websockets: gate)
+    monkeypatch.setattr(RequestLimits, "_decide", lambda self, request: pytest.fail("it is asked again"))
     answer = ask(one(RateLimits()("1/minute", on_store_error=choice)(read)))
     assert answer.status_code == (200 if choice == "open" else 503)
     assert answer.headers["X-RateLimit-Degraded"] == choice
@@ -647,7 +647,7 @@ def test_stores_that_were_opened_are_warmed_up_and_closed_with_the_lifespan() ->
     asyncio.run(rate_limit.aclose())
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", CALL_STYLES)
 @pytest.mark.parametrize("limits", ["9/minute", "1 concurrent; 9/minute"])
 def test_an_endpoint_that_returns_no_response_is_told(how: str, limits: str) -> None:
     @rate_limit(limits, **options_of(how))

@@ -47,7 +47,7 @@ def test_a_queue_that_may_meet_a_rule_of_another_identity_is_refused(kind: type[
     ],
     ids=["same identity", "another path", "default", "another method"],
 )
-def test_what_cannot_meet_or_counts_alike_is_kept(other: dict[str, Any]) -> None:
+def test_rules_that_cannot_apply_together_or_count_alike_are_accepted(other: dict[str, Any]) -> None:
     queue = QUEUE | {"match": {"path": "/jobs", "method": "POST"}}
     Gate(policy(queue, other), store=CLUSTER)
 
@@ -67,7 +67,7 @@ def test_rules_are_compared_with_queues_alone(monkeypatch: pytest.MonkeyPatch) -
     assert compared == ["jobs"] * 50
 
 
-def test_one_server_keeps_every_policy_and_a_reload_is_checked_too() -> None:
+def test_one_server_accepts_every_policy_and_a_reload_is_checked_too() -> None:
     Gate(policy(QUEUE, rule()), store="redis://127.0.0.1:1")
     gate = Gate(policy(QUEUE), store=CLUSTER)
     with pytest.raises(ConfigError, match="a place in a queue cannot be given back"):
@@ -116,9 +116,7 @@ def test_more_limits_of_one_request_than_a_zone_charges_are_refused(
     ],
     ids=["paths", "rulesets"],
 )
-def test_limits_that_no_request_falls_under_together_are_kept_in_a_zone(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_limits_that_no_request_has_together_are_accepted_by_a_zone(changes: dict[str, Any], tmp_path: Path) -> None:
     gate = Gate(policy() | changes, store=f"shared://{tmp_path}/zone?size=64MiB")
     ruleset = {"ruleset": "a"} if "rulesets" in changes else {}
     assert gate.hit(Request("GET", "/7", client_ip="203.0.113.9"), **ruleset).allowed

@@ -1,4 +1,4 @@
-"""Where a store does not answer, what was written decides: on every kind of store, by whatever way it was written."""
+"""Where a store does not answer, the configured choice decides: on every kind of store, wherever it was configured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.http import asgi, wsgi
 from headgate.http.client.calls import Sender
 from headgate.http.client.calls import run as run_call
 from headgate.http.client.options import read_options
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.redis.store import RedisStore
 from headgate.stores.shared.store import SharedStore, can_share
@@ -36,12 +36,12 @@ def _plain_wsgi(environ: Any, start_response: Any) -> list[bytes]:
 
 
 class Client:
-    """Asks an application of either kind."""
+    """Sends requests to an application of either kind."""
 
     def __init__(self, kind: str, policy: Any = None, **options: Any) -> None:
         self.kind = kind
-        own: Any = asgi.RateLimitMiddleware if kind == "asgi" else wsgi.RateLimitMiddleware
-        self.app = own(_plain_asgi if kind == "asgi" else _plain_wsgi, policy, **options)
+        middleware: Any = asgi.RateLimitMiddleware if kind == "asgi" else wsgi.RateLimitMiddleware
+        self.app = middleware(_plain_asgi if kind == "asgi" else _plain_wsgi, policy, **options)
 
     def ask(self, client: str = "203.0.113.9") -> httpx.Response:
         if self.kind == "wsgi":
@@ -59,18 +59,18 @@ CHOICES = ["local", "open", "closed"]
 
 
 @pytest.fixture
-def gone() -> Iterator[str]:
-    """A Redis whose port is closed: it is bound and nobody listens."""
+def unreachable() -> Iterator[str]:
+    """A Redis whose port is bound, but nothing listens there."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{bound.getsockname()[1]}/0"
 
 
 class DamagedZone(SharedStore):
-    """A zone that fails whatever it is asked."""
+    """A zone that fails at every call."""
 
     def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        super().bind(limits, clock=clock)  # its list of limits is whole
+        super().bind(limits, clock=clock)  # its list of limits is intact
         return BrokenStore().bind(limits)
 
 
@@ -84,13 +84,13 @@ KINDS: dict[str, Callable[[str, Path], Any]] = {
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, gone: str, tmp_path: Path) -> Any:
+def store(request: pytest.FixtureRequest, unreachable: str, tmp_path: Path) -> Any:
     if request.param == "shared" and not can_share():
         pytest.skip("zones cannot be shared here")
-    return KINDS[request.param](gone, tmp_path)
+    return KINDS[request.param](unreachable, tmp_path)
 
 
-def told_by(answer: Any) -> tuple[int, str]:
+def outcome_of(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.headers["X-RateLimit-Degraded"]
 
 
@@ -102,7 +102,7 @@ RULED: dict[str, Any] = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("limits", ["limits", "keyed", "wide", "waiting", "policy"])
-def test_a_middleware_holds_to_its_choice_on_every_kind_of_store(
+def test_a_middleware_follows_its_choice_on_every_kind_of_store(
     kind: str, limits: str, choice: Any, store: Any
 ) -> None:
     kinds: dict[str, dict[str, Any]] = {
@@ -115,12 +115,12 @@ def test_a_middleware_holds_to_its_choice_on_every_kind_of_store(
     client = Client(kind, store=store, on_store_error=choice, **kinds[limits])
     address = "2001:db8::1" if limits == "wide" else "203.0.113.9"
     answer = client.ask(client=address)
-    assert told_by(answer) == (STATUS[choice], choice)
+    assert outcome_of(answer) == (STATUS[choice], choice)
     if choice == "closed":
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert answer.json()["status"] == 503
-    again = client.ask(client=address)
-    assert again.status_code == {"local": 429, "open": 200, "closed": 503}[choice]
+    second = client.ask(client=address)
+    assert second.status_code == {"local": 429, "open": 200, "closed": 503}[choice]
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
@@ -128,33 +128,33 @@ def test_a_middleware_holds_to_its_choice_on_every_kind_of_store(
 @pytest.mark.parametrize("policy", ["", *CHOICES])
 @pytest.mark.parametrize("argument", ["", *CHOICES])
 @pytest.mark.parametrize("rule", ["", *CHOICES])
-def test_a_rule_speaks_before_the_argument_that_before_the_policy_and_that_before_the_url(
-    kind: str, rule: str, argument: str, policy: str, url: str, gone: str
+def test_a_rule_overrides_the_argument_that_overrides_the_policy_and_that_the_url(
+    kind: str, rule: str, argument: str, policy: str, url: str, unreachable: str
 ) -> None:
-    values = {**RULED, "store": gone + (f"?on_error={url}" if url else "")}
+    values = {**RULED, "store": unreachable + (f"?on_error={url}" if url else "")}
     if policy:
         values["on_store_error"] = policy
     if rule:
         values["rules"] = [{**RULED["rules"][0], "on_store_error": rule}]
     options = {"on_store_error": argument} if argument else {}
-    speaks = rule or argument or policy or url or "local"
-    assert told_by(Client(kind, values, **options).ask()) == (STATUS[speaks], speaks)
+    effective = rule or argument or policy or url or "local"
+    assert outcome_of(Client(kind, values, **options).ask()) == (STATUS[effective], effective)
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("url", ["", *CHOICES])
 @pytest.mark.parametrize("argument", ["", *CHOICES])
-def test_for_limits_the_argument_speaks_before_the_url(kind: str, argument: str, url: str, gone: str) -> None:
+def test_for_limits_the_argument_overrides_the_url(kind: str, argument: str, url: str, unreachable: str) -> None:
     options: dict[str, Any] = {"on_store_error": argument} if argument else {}
-    client = Client(kind, limits="1/minute", store=gone + (f"?on_error={url}" if url else ""), **options)
-    speaks = argument or url or "local"
-    assert told_by(client.ask()) == (STATUS[speaks], speaks)
+    client = Client(kind, limits="1/minute", store=unreachable + (f"?on_error={url}" if url else ""), **options)
+    effective = argument or url or "local"
+    assert outcome_of(client.ask()) == (STATUS[effective], effective)
 
 
 @pytest.mark.parametrize("choice", ["", *CHOICES])
 @pytest.mark.parametrize("written", ["rule", "policy", "argument"])
 @pytest.mark.parametrize("colour", ["thread", "loop"])
-def test_a_gate_holds_to_what_was_written_on_every_kind_of_store(
+def test_a_gate_follows_the_configured_choice_on_every_kind_of_store(
     colour: str, written: str, choice: Any, store: Any
 ) -> None:
     values: dict[str, Any] = dict(RULED)
@@ -180,19 +180,22 @@ def test_a_gate_holds_to_what_was_written_on_every_kind_of_store(
     assert decision.allowed == (choice != "closed")
 
 
-def test_a_gate_that_is_at_hand_has_its_own_choice(gone: str) -> None:
-    with Gate(RULED, store=gone) as gate, pytest.raises(ConfigError, match="on_store_error goes with a policy; a gate"):
+def test_a_passed_gate_has_its_own_choice(unreachable: str) -> None:
+    with (
+        Gate(RULED, store=unreachable) as gate,
+        pytest.raises(ConfigError, match="on_store_error goes with a policy; a gate"),
+    ):
         wsgi.RateLimitMiddleware(lambda environ, start_response: [], gate, on_store_error="closed")
 
 
-def test_a_reload_keeps_the_choice_of_the_argument(gone: str) -> None:
-    with Gate(RULED, store=gone, on_store_error="closed") as gate:
+def test_a_reload_keeps_the_choice_of_the_argument(unreachable: str) -> None:
+    with Gate(RULED, store=unreachable, on_store_error="closed") as gate:
         gate.reload({**RULED, "on_store_error": "open"})
         assert gate.hit(Request(client_ip="203.0.113.9")).degraded == "closed"
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_limiter_holds_to_its_choice_on_every_kind_of_store(choice: Any, store: Any) -> None:
+def test_a_limiter_follows_its_choice_on_every_kind_of_store(choice: Any, store: Any) -> None:
     limiter = Limiter("1/minute", store=store, on_store_error=choice)
     decisions = [limiter.peek("a"), limiter.hit("a"), limiter.hit_many(["b"])[0], limiter.acquire("c", timeout=9)]
     assert [decision.degraded for decision in decisions] == [choice] * 4
@@ -200,23 +203,23 @@ def test_a_limiter_holds_to_its_choice_on_every_kind_of_store(choice: Any, store
     assert limiter.hit("a").allowed == (choice == "open")
 
     async def on_loop() -> Any:
-        own = AsyncLimiter("1/minute", store=store, on_store_error=choice)
-        decided = [await own.hit("d"), await own.peek("e"), await own.acquire("f", timeout=9)]
-        return decided, await own.hit_many(["g"])
+        limiter = AsyncLimiter("1/minute", store=store, on_store_error=choice)
+        decided = [await limiter.hit("d"), await limiter.peek("e"), await limiter.acquire("f", timeout=9)]
+        return decided, await limiter.hit_many(["g"])
 
     decisions, many = asyncio.run(on_loop())
     assert [decision.degraded for decision in [*decisions, many[0]]] == [choice] * 4
 
 
-def test_a_limiter_without_a_choice_on_a_store_without_a_guard_raises(gone: str) -> None:
+def test_a_limiter_without_a_choice_on_a_store_without_a_guard_raises(unreachable: str) -> None:
     with pytest.raises(StoreError):
-        Limiter("1/minute", store=RedisStore(gone)).hit("a")
+        Limiter("1/minute", store=RedisStore(unreachable)).hit("a")
     with pytest.raises(ConfigError, match="on_store_error is one of local, open, closed, not 'shut'"):
         Limiter("1/minute", on_store_error="shut")  # type: ignore[arg-type]
 
 
-class _Wire:
-    """Sends nothing, and notes it."""
+class _Adapter:
+    """Sends nothing, and counts the requests."""
 
     errors: tuple[type[Exception], ...] = ()
     sent = 0
@@ -225,52 +228,52 @@ class _Wire:
         self.sent += 1
         return 200
 
-    def keep(self, response: Any) -> Any:
+    def buffer(self, response: Any) -> Any:
         return response
 
     def free_when_closed(self, response: Any, held: Any) -> Any:
         return held.free()
 
-    def answer(self, response: int) -> Any:
+    def read_response(self, response: int) -> Any:
         from headgate.http.client.calls import ServerResponse
 
         return ServerResponse(response, httpx.Headers(), response)
 
-    def fate(self, error: Exception) -> Any:
+    def failure_kind(self, error: Exception) -> Any:
         raise error
 
 
 @pytest.mark.parametrize("choice", ["", *CHOICES])
 @pytest.mark.parametrize("given", ["limits", "limiter"])
-def test_a_client_holds_to_its_choice_on_every_kind_of_store(given: str, choice: Any, store: Any) -> None:
+def test_a_client_follows_its_choice_on_every_kind_of_store(given: str, choice: Any, store: Any) -> None:
     limits: Any = "1/minute" if given == "limits" else Limiter("1/minute", store=store)
     options: dict[str, Any] = {"store": store} if given == "limits" else {}
     if choice:
         options["on_store_error"] = choice
     sender = Sender(limits, options, asynchronous=False)  # type: ignore[arg-type]
-    call = sender.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
-    wire = _Wire()
+    call = sender.call(None, method="GET", origin=("https", "h", 1), headers={}, can_resend=bool)
+    adapter = _Adapter()
     if choice == "closed":
         with pytest.raises(StoreUnavailable):
-            run_call(sender.steps(call), wire, sender.limiter)
+            run_call(sender.steps(call), adapter, sender.limiter)
     else:
-        assert run_call(sender.steps(call), wire, sender.limiter) == 200
-    assert wire.sent == (choice != "closed")
+        assert run_call(sender.steps(call), adapter, sender.limiter) == 200
+    assert adapter.sent == (choice != "closed")
 
 
-def test_the_choice_of_a_limiter_speaks_before_that_of_a_client(gone: str) -> None:
-    limiter = Limiter("1/minute", store=gone, on_store_error="open")
-    told = read_options(limiter, {"on_store_error": "closed"}, asynchronous=False).limiter
-    assert told is limiter
+def test_the_choice_of_a_limiter_overrides_that_of_a_client(unreachable: str) -> None:
+    limiter = Limiter("1/minute", store=unreachable, on_store_error="open")
+    configured = read_options(limiter, {"on_store_error": "closed"}, asynchronous=False).limiter
+    assert configured is limiter
 
 
-def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_zone_is_decided_natively_with_every_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_share():
         pytest.skip("zones cannot be shared here")
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
-        natively: Any = middleware._enforcer.natively
-        monkeypatch.setattr(RescuedLimits, "decide", lambda *told: pytest.fail("the limits of Python are asked"))
+        decide_natively: Any = middleware._enforcer.decide_natively
+        monkeypatch.setattr(FallbackLimits, "decide", lambda *arguments: pytest.fail("the limits of Python decide"))
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
-        assert natively(scope, print) is not None
+        assert decide_natively(scope, print) is not None

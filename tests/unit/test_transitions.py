@@ -1,4 +1,4 @@
-"""The pure transitions at their borders, by hand: what a clock that stepped back, changed numbers and returns make."""
+"""The pure transitions at their borders, by hand: after steps of the clock, changes of numbers, and giving back."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_charge_that_has_flowed_back_leaves_a_bucket_as_it_is() -> None:
     assert same(token_bucket.give_back(BUCKET, (500, 700), 700, 2, 601), (601, 700))
 
 
-def test_nobody_waits_in_an_empty_queue_whatever_the_clock_says() -> None:
+def test_no_request_waits_in_an_empty_queue_at_any_time() -> None:
     assert leaky_queue.delay(BUCKET, (BUCKET.full, 700), 600) == 0
 
 
@@ -95,22 +95,22 @@ TWO = ((500, 3), (550, 2))
 
 
 @pytest.mark.parametrize(
-    ("state", "now", "cost", "earliest", "left"),
+    ("state", "now", "cost", "earliest", "expected"),
     [
         (((500, 3),), 600, 3, 600, ((500, 3),)),  # a whole period old: it may have left
         (TWO, 600, 3, 500, TWO),
         (TWO, 599, 3, 500, ((550, 2),)),
         (TWO, 560, 4, 500, ((550, 1),)),
-        (TWO, 560, 3, 501, ((500, 2),)),  # two of its own time, and one that came before
+        (TWO, 560, 3, 501, ((500, 2),)),  # two units of its own time, and one of before
         (((480, 1), (500, 2), (520, 3)), 560, 1, 530, ((480, 1), (500, 2), (520, 2))),
         (((480, 1), (500, 2), (520, 3)), 560, 4, 530, ((480, 1), (500, 1))),
         (TWO, 560, 9, 500, None),
     ],
 )
 def test_a_log_gives_back_the_oldest_since_the_charge_and_then_the_newest_before(
-    state: sliding_log.State, now: int, cost: int, earliest: int, left: sliding_log.State | None
+    state: sliding_log.State, now: int, cost: int, earliest: int, expected: sliding_log.State | None
 ) -> None:
-    assert same(sliding_log.give_back(LOG, state, now, cost, earliest), left)
+    assert same(sliding_log.give_back(LOG, state, now, cost, earliest), expected)
 
 
 def test_a_moment_within_a_unit_of_a_limit_is_the_start_of_that_unit() -> None:
@@ -181,7 +181,7 @@ def test_a_log_that_takes_over_from_a_counter_holds_what_counts_until_that_would
 
 @pytest.mark.parametrize("state", [(5, 3, 4), (5, 10, 0), (5, 0, 9), (5, 9, 9)])
 @pytest.mark.parametrize("now", [420, 499, 500, 501, 577, 599])
-def test_a_counter_tells_its_moments_though_its_clock_stepped_back(now: int, state: sliding_window.State) -> None:
+def test_a_counter_reports_its_times_after_its_clock_stepped_back(now: int, state: sliding_window.State) -> None:
     def passes(at: int, cost: int) -> bool:
         return sliding_window.admit(COUNTER, sliding_window.roll(COUNTER, state, at), at, cost) == 0
 
@@ -200,12 +200,12 @@ def test_a_counter_tells_its_moments_though_its_clock_stepped_back(now: int, sta
 
 
 @pytest.mark.parametrize("limit", [FIXED, COUNTER, LOG, BUCKET], ids=lambda limit: limit.algorithm)
-def test_what_was_never_used_has_nothing_to_come_back(limit: CompiledLimit) -> None:
+def test_an_unused_limit_has_nothing_to_replenish(limit: CompiledLimit) -> None:
     algorithm = transition.transition_of(limit)
     assert algorithm.measure(limit, algorithm.roll(limit, None, 570), 570) == (10, 0, 0)
 
 
-def test_a_log_that_holds_more_than_its_limit_tells_when_one_more_passes() -> None:
+def test_a_log_with_more_than_its_limit_reports_when_one_more_passes() -> None:
     state = tuple((500 + number, 1) for number in range(15))  # it was written under a higher limit
     for now in (520, 599, 600, 604, 605, 610):
         live = sliding_log.roll(LOG, state, now)

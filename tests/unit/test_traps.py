@@ -28,7 +28,7 @@ TRAPS = {
         "integration/test_redis_store.py::test_nothing_is_kept_without_an_expiry",
         "laws/test_laws.py::test_forgetting_is_invisible_once_reset_after_has_passed_and_not_before",
     ],
-    "a burst below the rate": ["unit/test_traps.py::test_a_burst_below_the_rate_holds_no_more_than_itself"],
+    "a burst below the rate": ["unit/test_traps.py::test_a_burst_below_the_rate_holds_no_more_than_the_burst"],
     "a burst of 1": ["unit/test_traps.py::test_a_burst_of_1_passes_once_in_its_time"],
     "fractions of a token lost by whole-second clocks": [
         "unit/test_traps.py::test_fractions_of_a_token_are_kept",
@@ -92,7 +92,7 @@ TRAPS = {
         "integration/test_redis_topologies.py::test_slots_move_while_traffic_runs_and_exactly_the_limit_passes",
     ],
     "a cost of 0, a negative one, one above capacity, a huge one": [
-        "unit/test_keys.py::test_what_is_no_cost_is_refused_and_nothing_is_charged",
+        "unit/test_keys.py::test_an_invalid_cost_is_refused_and_nothing_is_charged",
         "unit/test_keys.py::test_the_largest_cost_is_never_admitted_and_never_an_error",
         "unit/test_keys.py::test_a_cost_of_none_is_not_a_cost_of_one",
     ],
@@ -107,7 +107,7 @@ TRAPS = {
     ],
     "secrets in keys, logs and labels": [
         "unit/test_who.py::test_a_secret_is_in_no_key",
-        "unit/test_jwt.py::test_no_token_and_no_secret_stands_in_a_log_or_an_error",
+        "unit/test_jwt.py::test_no_token_and_no_secret_is_in_a_log_or_an_error",
     ],
     "an outage of the limiter turned into 500, 400 or 429": [
         "unit/test_service_app.py::test_a_store_that_does_not_answer_is_503_with_a_problem",
@@ -123,13 +123,13 @@ def names_in(file: str) -> set[str]:
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_a_trap_is_held_shut_by_tests(trap: str) -> None:
+def test_each_trap_has_a_test(trap: str) -> None:
     for test in TRAPS[trap]:
         file, _, name = test.partition("::")
         assert name in names_in(file), f"{trap}: {file} has no {name}"
 
 
-def test_a_burst_below_the_rate_holds_no_more_than_itself(core: str) -> None:
+def test_a_burst_below_the_rate_holds_no_more_than_the_burst(core: str) -> None:
     clock = ManualClock(START_US)
     limiter = make_limiter(core, TokenBucket(capacity=2, refill=10, period="second"), clock)
     assert [limiter.hit("key").allowed for _ in range(3)] == [True, True, False]
@@ -156,10 +156,10 @@ def test_fractions_of_a_token_are_kept(core: str) -> None:
     limiter = make_limiter(core, "10/second burst 1", clock)
     limiter.hit("key")
     passed = 0
-    for _ in range(1000):  # asked every 30 ms, in which three tenths of a token come
+    for _ in range(1000):  # a request every 30 ms, in which three tenths of a token are refilled
         clock.advance(30_000)
         passed += limiter.hit("key").allowed
-    assert passed == 250, "a bucket of one token is full again after 100 ms: every fourth ask finds it so"
+    assert passed == 250, "a bucket of one token is full again after 100 ms: every fourth request finds it so"
 
 
 def test_simultaneous_requests_are_as_many_entries_of_a_log(core: str) -> None:

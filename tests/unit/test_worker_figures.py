@@ -1,4 +1,4 @@
-"""The figures of several workers: one set, that a successor carries on; their folder goes when nobody has it."""
+"""The metrics of several workers: one set, which a successor continues; an unused folder is removed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minu
 
 
 @pytest.fixture(autouse=True)
-def own_kind_of_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sharing is for a whole process: here it ends with the test."""
+def own_value_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sharing applies to a whole process: here it ends with the test."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
     monkeypatch.setattr(values, "ValueClass", values.ValueClass)
@@ -55,17 +55,17 @@ def test_what_each_worker_counts_is_shown_by_all_as_one(tmp_path: Path) -> None:
         decide(metrics, 3e-6)
     two.handle(PolicyRefused(ValueError("broken")))
     for metrics in (one, two):
-        shown = figures(metrics)
-        assert len({(name, labels) for name, labels, _ in shown}) == len(shown)
-        assert ("headgate_decisions_total", ("allowed", "all"), 3.0) in shown
-        assert ("headgate_decisions_total", ("refused", "all"), 1.0) in shown
-        assert ("headgate_decision_seconds_count", (), 4.0) in shown
-        assert ("headgate_decision_seconds_bucket", ("2e-06",), 0.0) in shown
-        assert ("headgate_decision_seconds_bucket", ("5e-06",), 4.0) in shown
-        assert ("headgate_policy_reloads_total", ("refused",), 1.0) in shown
-        assert ("headgate_store_keys", (), 1.0) in shown
-        assert ("headgate_workers", (), 2.0) in shown
-        assert ("headgate_worker_restarts_total", (), 1.0) in shown
+        samples = figures(metrics)
+        assert len({(name, labels) for name, labels, _ in samples}) == len(samples)
+        assert ("headgate_decisions_total", ("allowed", "all"), 3.0) in samples
+        assert ("headgate_decisions_total", ("refused", "all"), 1.0) in samples
+        assert ("headgate_decision_seconds_count", (), 4.0) in samples
+        assert ("headgate_decision_seconds_bucket", ("2e-06",), 0.0) in samples
+        assert ("headgate_decision_seconds_bucket", ("5e-06",), 4.0) in samples
+        assert ("headgate_policy_reloads_total", ("refused",), 1.0) in samples
+        assert ("headgate_store_keys", (), 1.0) in samples
+        assert ("headgate_workers", (), 2.0) in samples
+        assert ("headgate_worker_restarts_total", (), 1.0) in samples
 
 
 def test_a_successor_counts_on_from_where_a_worker_ended(tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_p
 def test_counters_that_alerts_watch_are_there_before_they_count(tmp_path: Path, *, in_files: bool) -> None:
     if in_files:
         make_files(tmp_path, 1)
-    shown = figures(worker(tmp_path, 1) if in_files else Metrics(GATE.stats))
+    samples = figures(worker(tmp_path, 1) if in_files else Metrics(GATE.stats))
     for name, values_of_label in (
         ("headgate_degraded_decisions_total", ("local", "open", "closed")),
         ("headgate_policy_reloads_total", ("applied", "refused")),
         ("headgate_late_settlements_total", ("sent", "lost")),
     ):
-        assert {(labels, value) for each, labels, value in shown if each == name} == {
+        assert {(labels, value) for each, labels, value in samples if each == name} == {
             ((label,), 0.0) for label in values_of_label
         }
 
@@ -118,9 +118,9 @@ def test_a_folder_goes_at_the_end(tmp_path: Path) -> None:
 
 def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_not(tmp_path: Path) -> None:
     in_use = LockedFolder(METRICS, tmp_path)
-    left = LockedFolder(METRICS, tmp_path)
-    (left.path / "counter_1.db").write_bytes(b"x")
-    os.close(left._lock)  # as if its service had been killed
+    abandoned = LockedFolder(METRICS, tmp_path)
+    (abandoned.path / "counter_1.db").write_bytes(b"x")
+    os.close(abandoned._lock)  # as if its service had been killed
     stranger = tmp_path / "headgate-metrics-link"
     stranger.symlink_to(in_use.path)
     new = LockedFolder(METRICS, tmp_path)
@@ -130,11 +130,11 @@ def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_
 
 
 def test_a_folder_for_which_memory_has_no_room_is_on_the_disk_and_removed_there_too() -> None:
-    folder = LockedFolder(METRICS, room=1 << 60)
-    left = Path(tempfile.mkdtemp(prefix=METRICS))
+    folder = LockedFolder(METRICS, size=1 << 60)
+    abandoned = Path(tempfile.mkdtemp(prefix=METRICS))
     assert folder.path.parent == Path(tempfile.gettempdir())
     other = LockedFolder(METRICS)
-    assert (folder.path.exists(), left.exists()) == (True, False)
+    assert (folder.path.exists(), abandoned.exists()) == (True, False)
     folder.remove()
     other.remove()
 
@@ -165,7 +165,7 @@ def test_a_file_does_not_grow_where_there_is_no_room_and_what_was_left_out_is_sh
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    usual = os.posix_fallocate
+    original = os.posix_fallocate
     monkeypatch.setattr(os, "posix_fallocate", full)
     rules = [f"{number:x<64}" for number in range(500)]  # as after a reload: there were fewer when files were made
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_file_does_not_grow_where_there_is_no_room_and_what_was_left_out_is_sh
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
         "No space left on device: new metrics are left out until there is room"
     ]
-    monkeypatch.setattr(os, "posix_fallocate", usual)
+    monkeypatch.setattr(os, "posix_fallocate", original)
     metrics.add(DecisionCounts({(rule, "allowed"): 1 for rule in rules}, {}, [0] * 15, 0.0))
     assert {("headgate_decisions_total", ("allowed", rule), 3.0) for rule in rules} <= set(figures(metrics))
     assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
@@ -190,13 +190,13 @@ def test_what_was_counted_elsewhere_is_added_to_what_is_counted_here(tmp_path: P
     decide(metrics, 3e-6)
     buckets = [0, 0, 4, *[0] * 11, 1]
     metrics.add(DecisionCounts({("all", "allowed"): 4, ("all", "refused"): 1}, {"open": 2}, buckets, 1.5))
-    shown = {(name, *sorted(labels)): value for name, labels, value in figures(metrics)}
-    assert shown["headgate_decisions_total", "all", "allowed"] == 5
-    assert shown["headgate_decisions_total", "all", "refused"] == 1
-    assert shown["headgate_degraded_decisions_total", "open"] == 2
-    assert shown["headgate_decision_seconds_count",] == 6
-    assert shown["headgate_decision_seconds_bucket", "2e-06"] == 0
-    assert shown["headgate_decision_seconds_bucket", "5e-06"] == 5
-    assert shown["headgate_decision_seconds_bucket", "0.05"] == 5
-    assert shown["headgate_decision_seconds_bucket", "+Inf"] == 6
-    assert shown["headgate_decision_seconds_sum",] == pytest.approx(1.500003)
+    samples = {(name, *sorted(labels)): value for name, labels, value in figures(metrics)}
+    assert samples["headgate_decisions_total", "all", "allowed"] == 5
+    assert samples["headgate_decisions_total", "all", "refused"] == 1
+    assert samples["headgate_degraded_decisions_total", "open"] == 2
+    assert samples["headgate_decision_seconds_count",] == 6
+    assert samples["headgate_decision_seconds_bucket", "2e-06"] == 0
+    assert samples["headgate_decision_seconds_bucket", "5e-06"] == 5
+    assert samples["headgate_decision_seconds_bucket", "0.05"] == 5
+    assert samples["headgate_decision_seconds_bucket", "+Inf"] == 6
+    assert samples["headgate_decision_seconds_sum",] == pytest.approx(1.500003)

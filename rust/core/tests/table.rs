@@ -189,7 +189,7 @@ fn the_seed_decides_where_keys_fall() {
 }
 
 #[test]
-fn what_is_given_back_whole_takes_no_room() {
+fn a_charge_that_is_given_back_in_full_takes_no_room() {
     let table = table(20_000, OnFull::Refuse);
     let limits: Vec<Arc<Registered>> =
         ALGORITHMS.iter().map(|algorithm| limit(&table, &format!("{algorithm:?}"), *algorithm, 10)).collect();

@@ -147,7 +147,7 @@ fn concurrent_threads_pass_exactly_the_limit() {
 }
 
 #[test]
-fn a_thread_that_waits_for_a_lane_holds_no_other() {
+fn a_thread_that_waits_for_a_shard_holds_no_other() {
     let table = table(1 << 20);
     let limit = limit(&table, "limit", Algorithm::FixedWindow, 1_000_000);
     let keys = keys_in_shards(&table, 2);
@@ -183,7 +183,7 @@ fn a_thread_that_waits_for_a_lane_holds_no_other() {
 }
 
 #[test]
-fn what_was_written_and_not_committed_is_taken_back() {
+fn uncommitted_writes_are_undone() {
     let table = table(128 << 10);
     let limit = limit(&table, "limit", Algorithm::FixedWindow, 100);
     table.apply(&[check(&table, &limit, "key")], NOW_US, HIT).expect("a lock");
@@ -206,7 +206,7 @@ fn what_was_written_and_not_committed_is_taken_back() {
 }
 
 #[test]
-fn charges_in_several_lanes_count_together_or_not_at_all() {
+fn charges_in_several_shards_count_together_or_not_at_all() {
     // The process that dies may have committed nothing, decided, or committed some; the next may come to any shard
     // first.
     for (decided, committed) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
@@ -251,7 +251,7 @@ fn charges_in_several_lanes_count_together_or_not_at_all() {
 }
 
 #[test]
-fn a_full_lane_refuses_and_keeps_what_it_has() {
+fn a_full_shard_refuses_and_keeps_its_states() {
     let table = table(128 << 10);
     let limits =
         [Algorithm::SlidingWindow, Algorithm::SlidingLog].map(|one| limit(&table, &format!("{one:?}"), one, 5));
@@ -272,7 +272,7 @@ fn a_full_lane_refuses_and_keeps_what_it_has() {
 }
 
 #[test]
-fn what_takes_more_notes_than_a_lane_has_is_given_back_in_pieces() {
+fn a_refund_with_more_records_than_a_shard_has_is_made_in_pieces() {
     let table = table(4 << 20);
     let logs = ["one", "two", "three"].map(|scope| limit(&table, scope, Algorithm::SlidingLog, 1000));
     let keys = keys_in_shards(&table, 2);

@@ -1,4 +1,4 @@
-//! The start of a line of the common log format, for replaying millions of them.
+//! Reading the start of lines of the common log format, fast enough to replay millions of them.
 //!
 //! Only plain lines are read: all else is left to `headgate.replay.common_log`, which gives
 //! the same answer for every line that is read here.

@@ -1,4 +1,5 @@
-//! The usual calls of the Redis store, many at a time: `headgate.stores.redis.commands` for one script call a decision.
+//! The usual calls of the Redis store, many at a time: `headgate.stores.redis.commands`, with one script call a
+//! decision.
 //!
 //! It packs the calls that decide limits on one server, and reads the replies of those that went well. Whatever is
 //! unusual (long names, calendars, several servers, errors, replies that are none) is left to Python, before anything

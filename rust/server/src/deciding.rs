@@ -1,4 +1,4 @@
-//! The decider in force, which is swapped whole: a request is decided by the old one or by the new one.
+//! The current decider, which is swapped atomically: a request is decided by the old one or by the new one.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 
 use crate::decide::{Answer, Check, Decide};
 
-/// Holds the decider.
+/// The current decider.
 pub struct Deciding(ArcSwap<Box<dyn Decide>>);
 
 impl Deciding {
@@ -18,7 +18,7 @@ impl Deciding {
         self.0.load().decide(check)
     }
 
-    /// Requests that are being decided are finished by the old one.
+    /// Replace the decider; the old one finishes the requests that it is deciding.
     pub fn swap(&self, decider: Box<dyn Decide>) {
         self.0.store(Arc::new(decider));
     }

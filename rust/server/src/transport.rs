@@ -1,4 +1,4 @@
-//! A connection's socket, bare or under TLS: the bytes of HTTP are read from it, and written to it.
+//! The socket of a connection, with or without TLS, from which HTTP is read and to which it is written.
 
 use std::io;
 use std::pin::Pin;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use headgate_server::bounds::Bounds;
 use support::{Client, Running, WAIT, another_client, check, start, wait_until};
 
-fn hasty() -> Bounds {
+fn short_times() -> Bounds {
     let second = Duration::from_secs(1);
     Bounds { head: second, body: second, take: second, idle: second, ..Bounds::default() }
 }
@@ -19,8 +19,8 @@ fn connections(running: &Running, count: usize) -> Vec<Client> {
     (0..count).map(|_| running.connect()).collect()
 }
 
-/// A connection on which something was sent.
-fn begun(running: &Running, sent: &str) -> Client {
+/// A connection on which `sent` was sent.
+fn connect_and_send(running: &Running, sent: &str) -> Client {
     let mut client = running.connect();
     client.send(sent);
     client
@@ -28,9 +28,9 @@ fn begun(running: &Running, sent: &str) -> Client {
 
 #[test]
 fn three_hundred_clients_that_do_not_finish_their_heads_get_408() {
-    let running = start(1, hasty());
+    let running = start(1, short_times());
     let begin = "GET /check/default HTTP/1.1\r\nx-forwarded-for: a\r\nx";
-    let mut slow: Vec<_> = (0..300).map(|_| begun(&running, begin)).collect();
+    let mut slow: Vec<_> = (0..300).map(|_| connect_and_send(&running, begin)).collect();
     running.others_are_answered();
     for client in &mut slow {
         let response = client.response();
@@ -44,10 +44,10 @@ fn three_hundred_clients_that_do_not_finish_their_heads_get_408() {
 
 #[test]
 fn three_hundred_clients_that_do_not_finish_their_bodies_get_408() {
-    let running = start(1, hasty());
+    let running = start(1, short_times());
     let begin = |path| format!("POST {path} HTTP/1.1\r\ncontent-length: 10\r\n\r\n{{");
     let paths = ["/v1/check", "/seen"].into_iter().cycle().take(300);
-    let mut slow: Vec<_> = paths.map(|path| begun(&running, &begin(path))).collect();
+    let mut slow: Vec<_> = paths.map(|path| connect_and_send(&running, &begin(path))).collect();
     running.others_are_answered();
     for client in &mut slow {
         let response = client.response();
@@ -59,7 +59,7 @@ fn three_hundred_clients_that_do_not_finish_their_bodies_get_408() {
 
 #[test]
 fn a_head_that_trickles_is_too_slow_all_the_same() {
-    let running = start(1, hasty());
+    let running = start(1, short_times());
     let mut client = running.connect();
     let began = Instant::now();
     let mut sent = 0;
@@ -73,7 +73,7 @@ fn a_head_that_trickles_is_too_slow_all_the_same() {
 
 #[test]
 fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
-    let running = start(1, hasty());
+    let running = start(1, short_times());
     let mut connection = running.connect();
     assert_eq!(connection.request(format!("\r\n\r\n{}", check(&another_client()))).status, 200);
     let flood = connection.request("\r\n".repeat(40_000));
@@ -89,7 +89,7 @@ fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
 
 #[test]
 fn idle_connections_are_closed() {
-    let running = start(1, hasty());
+    let running = start(1, short_times());
     let mut silent = connections(&running, 100);
     let mut answered = running.connect();
     assert_eq!(answered.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
@@ -102,9 +102,9 @@ fn idle_connections_are_closed() {
 
 #[test]
 fn clients_that_do_not_read_are_cut_off() {
-    let running = start(1, hasty());
+    let running = start(1, short_times());
     let request = format!("GET /large?{} HTTP/1.1\r\n\r\n", 1_u64 << 30);
-    let _deaf: Vec<_> = (0..20).map(|_| begun(&running, &request)).collect();
+    let _deaf: Vec<_> = (0..20).map(|_| connect_and_send(&running, &request)).collect();
     running.others_are_answered();
     running.wait_for_open(0);
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use headgate_server::bounds::Bounds;
-use support::frames::{GOAWAY, HEADERS, SETTINGS, hello, whole};
+use support::frames::{GOAWAY, HEADERS, SETTINGS, complete_request, hello};
 use support::{Counting, check, connect, start_with, wait_until};
 
 #[test]
@@ -148,11 +148,11 @@ fn http2_clients_get_goaway_from_a_drain_and_with_a_response_when_the_end_is_ann
     let mut active = running.connect();
     active.send(hello(b""));
     running.door.announce_end();
-    let [head, _] = active.send(whole(1, "GET", "/check/default")).frames_of([HEADERS, GOAWAY]);
+    let [head, _] = active.send(complete_request(1, "GET", "/check/default")).frames_of([HEADERS, GOAWAY]);
     assert_eq!(head.status(), 200);
     let (mut silent, mut waits) = (running.connect(), running.connect());
     silent.send(hello(b"")).frame_of(SETTINGS);
-    waits.send(hello(b"")).send(whole(1, "GET", "/later?500"));
+    waits.send(hello(b"")).send(complete_request(1, "GET", "/later?500"));
     wait_until("a request behind", || running.behind.requests() == 1);
     thread::scope(|scope| {
         let door = &mut running.door;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use headgate_server::bounds::Bounds;
 use support::frames::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, WINDOW_UPDATE, frame, hello, request, whole,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, WINDOW_UPDATE, complete_request, frame, hello, request,
 };
 use support::{Client, Running, start, wait_until};
 
@@ -80,7 +80,7 @@ fn one_client_may_have_only_so_many_connections() {
 }
 
 #[test]
-fn what_unfinished_requests_hold_is_bounded() {
+fn the_memory_of_unfinished_requests_is_bounded() {
     let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
     let half = format!("GET /check/default HTTP/1.1\r\nx: {}", "a".repeat(60 << 10));
     let mut clients = connections(&running, 40);
@@ -93,7 +93,7 @@ fn what_unfinished_requests_hold_is_bounded() {
 }
 
 #[test]
-fn one_that_gives_way_in_the_middle_of_a_body_gets_a_refusal() {
+fn a_connection_that_gives_way_in_the_middle_of_a_body_gets_a_refusal() {
     let running = start(100, Bounds { connections: 2, ..Bounds::default() });
     for path in ["/v1/check", "/seen"] {
         let mut half = running.connect();
@@ -203,7 +203,7 @@ fn heads_and_the_first_pieces_of_bodies_are_held() {
 }
 
 #[test]
-fn what_streams_of_one_connection_hold_is_counted_and_given_back() {
+fn the_memory_of_streams_of_one_connection_is_counted_and_released() {
     let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
     let mut client = running.connect();
     client.send(hello(b"")).frame_of(WINDOW_UPDATE); // now there is room for all of it
@@ -228,7 +228,7 @@ fn what_streams_of_one_connection_hold_is_counted_and_given_back() {
 fn a_connection_with_many_bodies_gives_way_whatever_other_requests_it_has() {
     let running = start(100, Bounds { held_bytes: 1 << 19, ..Bounds::default() });
     let mut client = running.connect();
-    client.send(hello(b"")).send(whole(1, "GET", "/wait"));
+    client.send(hello(b"")).send(complete_request(1, "GET", "/wait"));
     wait_until("a request behind", || running.behind.waiting() == 1);
     for number in 1..20 {
         client.send(frame(HEADERS, END_HEADERS, 2 * number + 1, &request("POST", "/seen")));

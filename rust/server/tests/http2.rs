@@ -12,7 +12,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use headgate_server::bounds::Bounds;
 use http::{Request, StatusCode};
-use support::frames::{CONTINUATION, HEADERS, PING, RST_STREAM, SETTINGS, frame, hello, request, whole};
+use support::frames::{CONTINUATION, HEADERS, PING, RST_STREAM, SETTINGS, complete_request, frame, hello, request};
 use support::{Client, check, start};
 
 fn in_http2<T>(address: SocketAddr, scenario: impl AsyncFnOnce(SendRequest<Bytes>) -> T) -> T {
@@ -103,7 +103,7 @@ fn flood(first: &[u8], mut frames: impl FnMut(u32) -> Vec<u8>) {
 fn a_flood_of_resets_ends_the_connection() {
     flood(b"", |count| {
         let stream = 2 * count + 1;
-        [whole(stream, "GET", "/"), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+        [complete_request(stream, "GET", "/"), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
     });
 }
 

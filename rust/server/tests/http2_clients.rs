@@ -8,11 +8,13 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use headgate_server::bounds::Bounds;
-use support::frames::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_WINDOW, PING, frame, hello, request, whole};
+use support::frames::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_WINDOW, PING, complete_request, frame, hello, request,
+};
 use support::{Client, WAIT, start, wait_until};
 
 /// Bounds with a short time to read.
-fn hasty() -> Bounds {
+fn short_take() -> Bounds {
     Bounds { take: Duration::from_millis(500), ..Bounds::default() }
 }
 
@@ -20,7 +22,7 @@ fn hasty() -> Bounds {
 fn goes_on_until_cut_off(client: &mut Client, first: u32, path: &str) {
     let began = Instant::now();
     for number in first.. {
-        let sent = client.stream.write_all(&whole(2 * number + 1, "HEAD", path));
+        let sent = client.stream.write_all(&complete_request(2 * number + 1, "HEAD", path));
         if sent.is_err() || client.stream.write_all(&frame(PING, 0, 0, b"12345678")).is_err() {
             return;
         }
@@ -32,9 +34,9 @@ fn goes_on_until_cut_off(client: &mut Client, first: u32, path: &str) {
 #[test]
 fn a_body_that_is_left_unread_has_a_hard_end_while_other_streams_go_on() {
     for path in ["/healthz", "/seen", "/large?1", "/large?100000", "/check/default"] {
-        let running = start(0, hasty());
+        let running = start(0, short_take());
         let mut client = running.connect();
-        client.send(hello(NO_WINDOW)).send(whole(1, "GET", path));
+        client.send(hello(NO_WINDOW)).send(complete_request(1, "GET", path));
         goes_on_until_cut_off(&mut client, 1, "/check-403/default");
         running.wait_for_the_end();
     }
@@ -42,11 +44,12 @@ fn a_body_that_is_left_unread_has_a_hard_end_while_other_streams_go_on() {
 
 #[test]
 fn a_client_that_reads_nothing_and_opens_streams_is_cut_off() {
-    let running = start(9, hasty());
+    let running = start(9, short_take());
     let mut client = running.connect();
     client.send(hello(b""));
     let mut number = 0;
-    let many = |number: u32| (0..100).flat_map(move |count| whole(2 * (number + count) + 1, "HEAD", "/healthz"));
+    let many =
+        |number: u32| (0..100).flat_map(move |count| complete_request(2 * (number + count) + 1, "HEAD", "/healthz"));
     while client.stream.write_all(&many(number).collect::<Vec<u8>>()).is_ok() {
         number += 100;
         assert!(number < 10_000_000, "a client that does not read is not bounded");
@@ -59,7 +62,7 @@ fn a_client_that_reads_nothing_and_opens_streams_is_cut_off() {
 fn a_connection_that_gives_way_and_opens_further_streams_has_a_hard_end() {
     let running = start(9, Bounds { connections: 1, ..Bounds::default() });
     let mut client = running.connect();
-    client.send(hello(b"")).send(whole(1, "GET", "/healthz")).frame_of(HEADERS);
+    client.send(hello(b"")).send(complete_request(1, "GET", "/healthz")).frame_of(HEADERS);
     std::thread::sleep(Duration::from_millis(300)); // some ticks
     running.others_are_answered();
     client.frame_of(GOAWAY);
@@ -80,7 +83,7 @@ fn a_connection_whose_time_is_over_and_that_does_not_leave_has_a_hard_end() {
 fn streams_that_are_left_unread_give_way_at_once() {
     let running = start(0, Bounds { connections: 3, ..Bounds::default() });
     let mut deaf = running.connect();
-    deaf.send(hello(NO_WINDOW)).send(whole(1, "GET", "/healthz")).send(whole(3, "GET", "/seen"));
+    deaf.send(hello(NO_WINDOW)).send(complete_request(1, "GET", "/healthz")).send(complete_request(3, "GET", "/seen"));
     wait_until("answers", || running.count("healthz", 200) + running.count("other", 200) == 2);
     std::thread::sleep(Duration::from_millis(300)); // some ticks
     let mut others: Vec<Client> = (0..3).map(|_| running.connect()).collect();
@@ -97,7 +100,7 @@ fn responses_that_are_left_unread_take_no_turn() {
     let mut deaf = running.connect();
     deaf.send(hello(NO_WINDOW));
     for (number, path) in [(0, "/seen"), (1, "/large?100000"), (2, "/metrics"), (3, "/metrics")] {
-        deaf.send(whole(2 * number + 1, "GET", path));
+        deaf.send(complete_request(2 * number + 1, "GET", path));
     }
     wait_until("answers", || running.count("other", 200) == 4);
     for path in ["/seen", "/metrics"] {
@@ -106,18 +109,18 @@ fn responses_that_are_left_unread_take_no_turn() {
 }
 
 #[test]
-fn what_responses_hold_that_are_left_unread_is_bounded() {
+fn the_memory_of_unread_responses_is_bounded() {
     let running = start(1, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
     let mut deaf: Vec<Client> = (0..5).map(|_| running.connect()).collect();
     for client in &mut deaf {
-        client.send(hello(NO_WINDOW)).send(whole(1, "GET", "/large?500000"));
+        client.send(hello(NO_WINDOW)).send(complete_request(1, "GET", "/large?500000"));
     }
     // 5 times 500 kB arrive, and only 1 MiB may stay.
     wait_until("answers", || running.count("other", 200) == 5);
     running.wait_for_open(2);
     assert_eq!(running.door.figures().held, 2 * 500_000);
     let mut reads = running.connect();
-    reads.send(hello(b"")).send(whole(1, "GET", "/large?50000"));
+    reads.send(hello(b"")).send(complete_request(1, "GET", "/large?50000"));
     while reads.frame_of(DATA).flags & END_STREAM == 0 {}
     running.others_are_answered();
     drop(deaf);
@@ -130,11 +133,11 @@ fn head_has_no_data_and_says_how_long_it_would_be() {
     let mut client = running.connect();
     client.send(hello(b""));
     for (number, path) in [(0, "/healthz"), (1, "/seen"), (2, "/check/default")] {
-        client.send(whole(2 * number + 1, "HEAD", path));
+        client.send(complete_request(2 * number + 1, "HEAD", path));
         let head = client.frame_of(HEADERS);
         assert_eq!(head.flags & END_STREAM, END_STREAM, "{path}");
     }
-    client.send(whole(7, "GET", "/healthz"));
+    client.send(complete_request(7, "GET", "/healthz"));
     let data = client.frame_of(DATA);
     assert_eq!((data.stream, &data.payload[..]), (7, &b"ok\n"[..]));
 }

@@ -74,7 +74,7 @@ fn a_client_that_leaves_is_answered_and_holds_nothing_afterwards() {
 }
 
 #[test]
-fn what_was_cut_off_is_waited_for_no_more() {
+fn a_reply_to_a_cut_off_connection_is_dropped() {
     let (running, checks) = start();
     let mut client = running.connect();
     client.send(check("a"));
@@ -84,7 +84,7 @@ fn what_was_cut_off_is_waited_for_no_more() {
 }
 
 #[test]
-fn what_waits_when_the_door_ends_is_answered() {
+fn requests_that_wait_when_the_door_ends_are_answered() {
     let (running, checks) = start();
     let mut client = running.connect();
     client.send(check("a"));

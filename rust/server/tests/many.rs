@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use headgate_server::bounds::Bounds;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::frames::{DATA, END_HEADERS, HEADERS, NO_WINDOW, frame, hello, request, whole};
+use support::frames::{DATA, END_HEADERS, HEADERS, NO_WINDOW, complete_request, frame, hello, request};
 use support::{Client, another_client, check, connect, start, wait_until};
 
 const MANY: usize = 10_000;
@@ -114,7 +114,8 @@ fn bad_clients(address: SocketAddr) -> Vec<Client> {
         hello(b""),
         [hello(b""), frame(HEADERS, 0, 1, &request("GET", "/seen"))].concat(),
         [hello(b""), frame(HEADERS, END_HEADERS, 1, &request("POST", "/seen")), frame(DATA, 0, 1, b"abc")].concat(),
-        [hello(NO_WINDOW), whole(1, "GET", "/healthz"), whole(3, "GET", "/large?100000")].concat(),
+        [hello(NO_WINDOW), complete_request(1, "GET", "/healthz"), complete_request(3, "GET", "/large?100000")]
+            .concat(),
     ];
     let mut clients = vec![];
     for bytes in &sent {

@@ -7,7 +7,7 @@ mod support;
 use std::sync::atomic::Ordering;
 
 use headgate_server::bounds::Bounds;
-use support::frames::{PING, RST_STREAM, frame, hello, whole};
+use support::frames::{PING, RST_STREAM, complete_request, frame, hello};
 use support::{Running, start, wait_until};
 
 /// Make the service behind the door accept nothing for a time.
@@ -39,7 +39,7 @@ fn requests_that_are_reset_keep_their_turns_until_the_service_behind_is_done_wit
     let mut client = running.connect();
     client.send(hello(b""));
     for stream in (1..100).step_by(2) {
-        client.send(whole(stream, "GET", "/seen")).send(frame(PING, 0, 0, b"12345678"));
+        client.send(complete_request(stream, "GET", "/seen")).send(frame(PING, 0, 0, b"12345678"));
         client.frame_of(PING);
         client.send(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
     }

@@ -1,4 +1,4 @@
-//! What is passed on to the service behind the door: whole, unforged, and no faster than it is read.
+//! Requests that are passed on to the service behind the door: complete, unforged, and no faster than they are read.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -140,7 +140,7 @@ fn a_request_with_an_incomplete_body_takes_no_turn() {
 }
 
 #[test]
-fn what_frees_a_place_never_waits_behind_what_waits_for_one() {
+fn requests_that_free_a_place_never_wait_behind_those_that_wait_for_one() {
     let running = start(1, Bounds { forwarded: 1, ..Bounds::default() });
     let mut waiting: Vec<_> = (0..20).map(|_| running.connect()).collect();
     for client in &mut waiting {
@@ -161,7 +161,7 @@ fn what_frees_a_place_never_waits_behind_what_waits_for_one() {
 }
 
 #[test]
-fn what_requests_hold_that_wait_for_a_turn_is_bounded() {
+fn the_memory_of_requests_that_wait_for_a_turn_is_bounded() {
     let running = start(1, Bounds { forwarded: 1, held_bytes: 1 << 20, ..Bounds::default() });
     let mut clients: Vec<_> = (0..40).map(|_| running.connect()).collect();
     let body = "a".repeat(64 << 10);

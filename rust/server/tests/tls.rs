@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use headgate_server::bounds::Bounds;
 use support::certified::*;
-use support::frames::{GOAWAY, HEADERS, SETTINGS, hello, whole};
+use support::frames::{GOAWAY, HEADERS, SETTINGS, complete_request, hello};
 use support::{check, connect, wait_until};
 
 #[test]
@@ -55,7 +55,7 @@ fn a_client_that_offers_http2_gets_it() {
     client.send(hello(b""));
     client.frame_of(SETTINGS);
     for stream in [1, 3, 5] {
-        client.send(whole(stream, "GET", "/healthz"));
+        client.send(complete_request(stream, "GET", "/healthz"));
         let response = client.frame_of(HEADERS);
         assert_eq!((response.stream, response.status()), (stream, 200));
     }

@@ -115,7 +115,7 @@ fn hundreds_of_slow_handshakes_end_in_their_time_while_others_are_served() {
 }
 
 #[test]
-fn what_unfinished_handshakes_hold_is_bounded() {
+fn the_memory_of_unfinished_handshakes_is_bounded() {
     let running = start_tls(tls_of(SERVER, None), Bounds { held_bytes: 400_000, ..Bounds::default() });
     // A hello of 60,000 bytes in records of 10,000, of which the last never comes.
     let record = |payload: &[u8]| [&[0x16, 3, 1, 0x27, 0x10], payload].concat();

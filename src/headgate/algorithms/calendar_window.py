@@ -1,7 +1,7 @@
-"""Calendar window: a counter that starts anew where a day, week, month or year of a time zone begins.
+"""Calendar window: a counter that restarts where a day, week, month or year of a time zone begins.
 
-State is (start, end, count), or None for a key never seen: the borders of the window that is counted are in it, so what
-it means depends on no time zone. Times are microseconds, which are the unit of these limits. Pure.
+State is (start, end, count), or None for a key never seen: it has the borders of the counted window, so its meaning
+depends on no time zone. Times are microseconds, which are the unit of these limits. Pure.
 See docs/algorithms.md#calendar-window.
 """
 
@@ -91,7 +91,7 @@ def fits(limit: CompiledLimit, state: State) -> bool:
 
 
 def _window(limit: CompiledLimit, now: int) -> tuple[int, int]:
-    """(start, end) of the window of a moment; an empty one where the calendar is not known, which counts nothing."""
+    """(start, end) of the window of a moment; an empty one, which counts nothing, where the calendar is unknown."""
     return (now, now) if limit.calendar is None else limit.calendar.window(now)
 
 

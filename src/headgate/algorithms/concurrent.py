@@ -1,6 +1,6 @@
-"""Places in flight: so many units at one time, each held for as long as its lease.
+"""Places in flight: a number of units at one time, each held for the time of its lease.
 
-State is (asked, used, last): the leases of a key and the end of the one that is asked for, the places in use, and when
+State is (request, used, last): the leases of a key and the end of the requested one, the places in use, and when
 the last of them is over, None where there is none. What a decision takes is in `used` and `last`; the store adds its
 lease. A lease is over at its end. Times are microseconds. Pure. See docs/algorithms.md#places-in-flight.
 """
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.algorithms.leases import AskedLeases
+from headgate.algorithms.leases import LeaseRequest
 from headgate.units import CompiledLimit
 
 
 class State(NamedTuple):
-    asked: AskedLeases
+    request: LeaseRequest
     used: int
     last: int | None
 
 
-_NO_LEASES = AskedLeases(None, None)
+_NO_REQUEST = LeaseRequest(None, None)
 
 
-def roll(limit: CompiledLimit, state: AskedLeases | None, now: int) -> State:
+def roll(limit: CompiledLimit, state: LeaseRequest | None, now: int) -> State:
     """The state as it stands at `now`."""
     if state is None or state.leases is None:
-        return State(state or _NO_LEASES, 0, None)
+        return State(state or _NO_REQUEST, 0, None)
     return State(state, state.leases.used(now), state.leases.last(now))
 
 
@@ -40,11 +40,11 @@ def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None
 
 def charge(limit: CompiledLimit, state: State, now: int, cost: int) -> State:
     """The state after an admitted cost."""
-    asked, used, last = state
-    until = asked.until if cost else None
+    request, used, last = state
+    until = request.until if cost else None
     if until is not None:
         last = until if last is None else max(last, until)
-    return State(asked, used + cost, last)
+    return State(request, used + cost, last)
 
 
 def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int]:
@@ -56,12 +56,12 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
 
 
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
-    """The state of a limit whose numbers were `former`: what is in flight stays so."""
+    """The state of a limit whose numbers were `former`: what is in flight remains in flight."""
     return state
 
 
 def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
-    """The state as it is: places are freed by settling alone."""
+    """The unchanged state: only settling frees places."""
     return state
 
 
@@ -73,7 +73,7 @@ def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
 def settle(
     limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
 ) -> tuple[State, int]:
-    """The state as it is: the store takes the lease away."""
+    """The unchanged state: the store removes the lease."""
     return state, 0
 
 

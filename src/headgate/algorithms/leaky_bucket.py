@@ -1,8 +1,8 @@
 """Leaky bucket as a meter (the continuous-state form of GCRA, ITU-T I.371).
 
 What has been poured in and not yet leaked out is what a token bucket of the same numbers has not
-yet got back: level = full - units. The two admit the same requests with the same waits, so they are
-one transition; the name is kept because it is the one people look for.
+yet regained: level = full - units. The two admit the same requests with the same waits, so they are
+one transition; both names exist because users know both.
 See docs/algorithms.md#leaky-bucket.
 """
 

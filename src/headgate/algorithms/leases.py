@@ -1,4 +1,4 @@
-"""The leases of one key, by their ends: what is in use is a sum that is kept, not counted anew."""
+"""The leases of one key, by their ends: the places in use are a running sum, not counted anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Lease(NamedTuple):
-    """So many places, until a moment in microseconds. `number` tells those of one end from each other."""
+    """A number of places, until a moment in microseconds. `number` distinguishes leases of the same end."""
 
     until: int
     number: int
@@ -16,7 +16,7 @@ class Lease(NamedTuple):
 
 
 class KeyLeases:
-    """Leases, the soonest over first, and how many of the first are over at the moment that was last asked for."""
+    """Leases by their ends, and how many of them were over at the moment of the last query."""
 
     def __init__(self) -> None:
         self._leases: list[Lease] = []
@@ -27,18 +27,18 @@ class KeyLeases:
         return len(self._leases)
 
     def used(self, now: int) -> int:
-        """The places of those that are not over."""
-        self._move(now)
+        """The places of the leases that are not over."""
+        self._move_to(now)
         return self._in_use
 
     def last(self, now: int) -> int | None:
         """When the last of them is over; None where none is left."""
-        self._move(now)
+        self._move_to(now)
         return self._leases[-1].until if self._over < len(self._leases) else None
 
     def freed_at(self, now: int, needed: int) -> int:
-        """When so many places, which are in use, will be free if none is extended or freed before."""
-        self._move(now)
+        """When `needed` places, which are in use, will be free if none is extended or freed before."""
+        self._move_to(now)
         for lease in islice(self._leases, self._over, None):
             needed -= lease.places
             if needed <= 0:
@@ -53,23 +53,23 @@ class KeyLeases:
         insort(self._leases, lease)
 
     def take(self, lease: Lease) -> None:
-        """Take a lease away; nothing happens where it is not there."""
-        place = bisect_left(self._leases, lease)
-        if place == len(self._leases) or self._leases[place] != lease:
+        """Remove a lease, if it is there."""
+        index = bisect_left(self._leases, lease)
+        if index == len(self._leases) or self._leases[index] != lease:
             return
-        del self._leases[place]
-        if place < self._over:
+        del self._leases[index]
+        if index < self._over:
             self._over -= 1
         else:
             self._in_use -= lease.places
 
     def drop_over(self, now: int) -> None:
-        """Forget those that are over."""
-        self._move(now)
+        """Drop the leases that are over."""
+        self._move_to(now)
         del self._leases[: self._over]
         self._over = 0
 
-    def _move(self, now: int) -> None:
+    def _move_to(self, now: int) -> None:
         leases = self._leases
         while self._over < len(leases) and leases[self._over].until <= now:
             self._in_use -= leases[self._over].places
@@ -79,8 +79,8 @@ class KeyLeases:
             self._in_use += leases[self._over].places
 
 
-class AskedLeases(NamedTuple):
-    """The leases of a key as a decision sees them, and the end of the one that it asks for; None of a peek."""
+class LeaseRequest(NamedTuple):
+    """The leases of a key as a decision sees them, and the end of the lease that it requests; None of a peek."""
 
     leases: KeyLeases | None
     until: int | None

@@ -1,6 +1,6 @@
 """The states of a sliding window that was a log and is now a counter, or was a counter and is now a log.
 
-Neither state can be told exactly by the other kind. Both conversions err to one side: at every later moment at
+Neither kind can represent the other's state exactly. Both conversions err to one side: at every later moment at
 least as much counts as used as the former state, left alone, would have counted under the new limit's period. So
 a changed limit never passes what the former kind would have refused. Pure. See docs/algorithms.md#changing-the-numbers.
 """
@@ -19,7 +19,7 @@ def counter_of_log(
 ) -> sliding_window.State | None:
     """The counter that takes over from a log; None where nothing of the log counts any more.
 
-    All that is used counts as if it had come at once with the newest entry, at `last`. A log would drop it one
+    All that is used counts as if it had been charged at once with the newest entry, at `last`. A log would drop it one
     period after that, `into` the next window. There the counter weighs it by the share `to_come / period`, so it is
     raised until that share of it is all that is used. Where so much would use up a limit that has room, the units
     are counted in the window after `last` instead, as they are: that counts them until they have left for certain.

@@ -15,7 +15,7 @@ from headgate.units import LARGEST, CompiledLimit
 State = tuple[tuple[int, int], ...]
 
 MOST_SINCE = 200
-"""Where so many entries came since a charge, it is not given back: all of them may have to be moved."""
+"""A charge with this many entries since is not given back: all of them might have to be moved."""
 
 
 def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
@@ -27,10 +27,10 @@ def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
         state = tuple((time - last + now, cost) for time, cost in state)
         last = now
     border = max(now, last) - limit.period
-    gone = 0
-    while gone < len(state) and state[gone][0] <= border:
-        gone += 1
-    return state[gone:]
+    expired = 0
+    while expired < len(state) and state[expired][0] <= border:
+        expired += 1
+    return state[expired:]
 
 
 def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None:
@@ -64,27 +64,27 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
 
 
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
-    """The state of a limit whose numbers were `former`: what had left under those is gone, the rest stays."""
+    """The state of a limit whose numbers were `former`: entries that had left under those are dropped."""
     return roll(former, state, now_us // former.unit_us) or None
 
 
 def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
     """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 
-    Units are taken off the oldest entries since then: there are as many up to its own, so what goes would not
-    have stayed longer. Where a slow clock of the caller's has missed its own entry, the newest before that go.
+    Units are taken off the oldest entries since then: the charge's own entry is not older than these, so the units
+    would not have stayed longer. Where the caller's slow clock has missed that entry, the newest before it are taken.
     """
     last = state[-1][0]
     border = max(now, last) - limit.period
     if last <= border or earliest <= border:
         return state  # it may have left already
-    kept, moved = state[:-MOST_SINCE], state[-MOST_SINCE:]
-    if kept and moved[0][0] >= earliest:
+    retained, moved = state[:-MOST_SINCE], state[-MOST_SINCE:]
+    if retained and moved[0][0] >= earliest:
         return state
     before = tuple(entry for entry in moved if entry[0] < earliest)
     since = moved[len(before) :]
     taken = min(cost, _used(since))
-    return (*kept, *_without(before[::-1], cost - taken)[::-1], *_without(since, taken)) or None
+    return (*retained, *_without(before[::-1], cost - taken)[::-1], *_without(since, taken)) or None
 
 
 def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def _freed(limit: CompiledLimit, state: State, now: int, needed: int) -> int:
 
 
 def _without(entries: Sequence[tuple[int, int]], needed: int) -> Sequence[tuple[int, int]]:
-    """Entries without the first `needed` units of them."""
+    """The entries without their first `needed` units."""
     for number, (time, cost) in enumerate(entries):
         if cost > needed:
             return [(time, cost - needed), *entries[number + 1 :]]

@@ -79,7 +79,7 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
 def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
     """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 
-    What may be of this window or of the last is taken off the last, where it counts for less.
+    A charge that may be of this window or of the last one is taken off the last, where it counts for less.
     """
     window, current, previous = state
     charged = earliest // limit.period

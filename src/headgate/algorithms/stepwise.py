@@ -74,7 +74,7 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 
     All steps since `earliest` may have given units of the charge back. `stepped` counts as one of them even where
-    it is the beginning of the count, which a state does not tell.
+    it is the beginning of the count, which a state does not record.
     """
     tokens, stepped = roll(limit, state, now)
     steps = ceil_div(max(0, stepped - earliest), limit.period)
@@ -93,8 +93,8 @@ def settle(
 ) -> tuple[State, int]:
     """(the state, what was given back) after a hold's charge has changed, in tokens.
 
-    Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
-    the least: of what was missing then, what no step since has brought, and was not given back (`refunded`) either.
+    Missing tokens are charged now. Of unused ones, at most as many are given back as cannot have flowed back since the
+    hold: what was missing then, less what steps since have brought, and less what was given back (`refunded`).
     """
     tokens, stepped = state
     if change >= 0:

@@ -1,7 +1,7 @@
-"""What is special to each algorithm, in one table: all that stores, texts of limits and plans ask of one.
+"""What is special to each algorithm, in one table: all that stores, texts of limits and plans need to know of one.
 
-What follows from a limit's own numbers is a method of its class in `headgate.limits`; an entry here ties that class
-to its transition, its words and its form in a store. A new algorithm is a new entry, see CONTRIBUTING.md.
+What follows from a limit's own numbers is a method of its class in `headgate.limits`; an entry here connects that class
+with its transition, its words and its form in a store. A new algorithm is a new entry, see CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ Conversion = Callable[[CompiledLimit, Any, int, CompiledLimit], State | None]
 class Shape:
     """How a limit is written: a word after its rate, and a number after that, as in "10/second burst 100".
 
-    The count before the rate sets the numbers `sets`, the one after the word sets `number`: `meaning` and `example`
-    are for the error where it is missing. Shapes that begin alike differ in a last word, `ending`.
+    The count before the rate sets the arguments `sets`, the one after the word sets `number`: `meaning` and `example`
+    are for the error where it is missing. Shapes with the same word differ in a last word, `ending`.
     """
 
     word: str
@@ -80,11 +80,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class RedisForm:
-    """What a state looks like in Redis, in a field named by `field` and the limit's place in its family.
+    """The form of a state in Redis, in a field named by `field` and the limit's place in its family.
 
-    `code` tells the scripts for any number of limits how to decide it, `pack` is how its numbers are packed
+    `code` identifies the algorithm in the scripts for any number of limits, `pack` is the format of its numbers
     (`struct`), "" for a log. With `refills` the numbers of the limit, which follow, have a rate of refill. A `brief`
-    state can be told by the units that are left, for a shorter reply.
+    state can be replaced by the units that are left, for a shorter reply.
     """
 
     code: int
@@ -101,22 +101,22 @@ class Algorithm:
     limit: type[Limit]
     shapes: tuple[Shape, ...]
     transition: Transition | None = None
-    """Its pure functions; None for one that no store decides yet."""
+    """Its pure functions; None for an algorithm that no store decides yet."""
 
     latest: Callable[[CompiledLimit, State], int] | None = None
-    """The latest moment that a state tells of, as itself or as the start of a window."""
+    """The latest moment that a state contains, as itself or as the start of a window."""
 
     delay: Delay | None = None
-    """Where admitted requests wait in a queue, how long."""
+    """How long admitted requests wait in the queue; None where there is no queue."""
 
     takes_over: Mapping[str, Conversion] = field(default_factory=dict)
-    """By the name of another algorithm of its family, how a state of that becomes one of this."""
+    """By the name of another algorithm of its family: the conversion of its state to one of this."""
 
     is_log: bool = False
     """Whether a state is a log of requests, which grows with them."""
 
     in_flight: bool = False
-    """Whether a state is of leases: then it lies with the holds, and only holds take of it."""
+    """Whether a state consists of leases: then it is stored with the holds, and only holds charge it."""
 
     redis: RedisForm | None = None
 
@@ -225,7 +225,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
     )
 }
-"""All algorithms by name, in the order in which they are told."""
+"""All algorithms by name, in the order in which messages list them."""
 
 
 def is_in_flight(algorithm: str) -> bool:
@@ -234,4 +234,4 @@ def is_in_flight(algorithm: str) -> bool:
 
 
 REDIS_FORMS = {name: algorithm.redis for name, algorithm in ALGORITHMS.items() if algorithm.redis is not None}
-"""What the states of each algorithm look like in Redis."""
+"""The form of each algorithm's states in Redis."""

@@ -1,7 +1,7 @@
-"""The shell around the algorithms: admit all checks, then charge all of them or none.
+"""The common part of all algorithms: admit all checks, then charge all of them or none.
 
-Stores keep states and call `decide`. Times
-at this border are microseconds, inside they are units of each limit. Pure.
+Stores keep states and call `decide`. Times in the arguments and results here are microseconds; the algorithms
+compute in units of each limit. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.units import LARGEST, CompiledLimit
 
 
 class Step(NamedTuple):
-    """One check as the shell sees it. A `shadow` check is counted for itself and decides nothing."""
+    """One check. A `shadow` check is counted for itself and decides nothing."""
 
     limit: CompiledLimit
     state: State | None
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a hold charged at one moment, what it remembers of it, and the key's refunds until then."""
+    """What a hold charged at one moment, what it remembers of that, and the key's refunds until then."""
 
     limit: CompiledLimit
     cost: int
@@ -33,9 +33,9 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Whether all may pass, each limit's reading, the states to keep (None: leave as it was), and all as they stand.
+    """Whether all may pass, each limit's reading, the states to store (None: unchanged), and all as they stand.
 
-    A state that stands is brought to the moment, with what was charged.
+    A state in `standing` is brought to the moment, with the charge.
     """
 
     allowed: bool
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: int | None = None) -> Outcome:
     """Decide several checks at one instant: all enforced ones are charged, or none.
 
-    Without `commit` nothing is charged, and an admitted answer tells what would be left. A request
+    Without `commit` nothing is charged, and the readings of an admitted request are those after the charge. A request
     that a queue would delay beyond `max_delay_us` is refused until the queue is that short.
     """
     transitions = [transition_of(step.limit) for step in steps]
@@ -94,10 +94,10 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
 def give_back(
     limit: CompiledLimit, state: State, now_us: int, cost: int, earliest_us: int, former: CompiledLimit
 ) -> State | None:
-    """What is left of a state that `former` numbers wrote, without a charge made at `earliest_us` or later.
+    """What is left of a state in `former` numbers without a charge made at `earliest_us` or later.
 
-    None where that is the same as none. A state stays in its numbers; where those count otherwise than the ones
-    that are given back under, how much of a charge is left cannot be told, and nothing is given back.
+    None where that is the same as none. A state stays in its numbers; where those count in another way than `limit`,
+    it is unknown how much of a charge is left, and nothing is given back.
     """
     if cost == 0 or cost > former.quota or not counts_alike(limit, former):
         return state
@@ -114,10 +114,10 @@ def mark(limit: CompiledLimit, standing: State, now_us: int) -> tuple[int, int]:
 def settle(
     limit: CompiledLimit, state: State | None, now_us: int, parts: Sequence[Part], change: int, refunds: int
 ) -> tuple[State, int]:
-    """(the state as it stands, all refunds) after what a hold charged has changed: less where `change` is below 0.
+    """(the state as it stands, all refunds) after the charge of a hold has changed: reduced where `change` is below 0.
 
-    Its `parts` were charged one after another: what is unused goes off the last first, what is missing onto the last,
-    as far as their numbers count like those of the state.
+    Its `parts` were charged one after another: unused units are taken off the last ones first, missing ones are added
+    to the last, as far as their numbers count like those of the state.
     """
     transition = transition_of(limit)
     now = now_us // limit.unit_us
@@ -130,8 +130,8 @@ def settle(
         unused = min(-change, part.cost)
         change += unused
         if counts_alike(part.limit, limit):
-            standing, given = transition.settle(limit, standing, now, part.marked, -unused, refunds - part.refunds)
-            refunds += given
+            standing, refund = transition.settle(limit, standing, now, part.marked, -unused, refunds - part.refunds)
+            refunds += refund
     return standing, refunds
 
 
@@ -141,9 +141,9 @@ def fits(limit: CompiledLimit, standing: State) -> bool:
 
 
 def to_present(limit: CompiledLimit, state: State, now_us: int) -> State | None:
-    """A state as it is at present that a clock once far ahead has written; None for any other.
+    """A state from a clock that was once far ahead, moved to the present; None for any other state.
 
-    A store keeps it at the first hit: from then on it counts from that moment, else a wait would never end.
+    A store writes the moved state at the first hit: it then counts from that moment; else a wait would never end.
     """
     now = now_us // limit.unit_us
     latest = _latest(limit, state)
@@ -154,9 +154,9 @@ def to_present(limit: CompiledLimit, state: State, now_us: int) -> State | None:
 
 
 def counts_alike(limit: CompiledLimit, former: CompiledLimit) -> bool:
-    """Whether all that a charge under `limit` takes is still taken where `former` numbers have taken over the state.
+    """Whether a charge under `limit` still counts in full in a state that is in the numbers of `former`.
 
-    A bucket that was made smaller has forgotten what did not fit into it.
+    A bucket that became smaller has lost what did not fit into it.
     """
     if limit is former:
         return True
@@ -164,7 +164,7 @@ def counts_alike(limit: CompiledLimit, former: CompiledLimit) -> bool:
 
 
 def measure_us(limit: CompiledLimit, state: State, now_us: int) -> tuple[int, int]:
-    """(remaining, reset_after_us) of a stored state; 0 for the latter when it has become the same as none."""
+    """(remaining, reset_after_us) of a stored state; the latter is 0 when the state has become the same as none."""
     transition = transition_of(limit)
     now = now_us // limit.unit_us
     remaining, reset_after, _ = transition.measure(limit, transition.roll(limit, state, now), now)
@@ -216,7 +216,7 @@ def _now(step: Step, now_us: int) -> int:
 def _until_us(limit: CompiledLimit, duration: int, now_us: int) -> int:
     """From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0.
 
-    No clock reaches beyond LARGEST, so a longer time is told as that: 142 years.
+    No clock reaches beyond LARGEST, so a longer time is reported as that: 142 years.
     """
     if duration == 0:
         return 0

@@ -9,14 +9,14 @@ from headgate import starting
 
 
 def main() -> None:
-    """Run the command; where its optional parts are missing, say which command installs them."""
+    """Run the command; where its optional parts are missing, print the command that installs them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding spoils no result
+            stream.reconfigure(errors="backslashreplace")  # a terminal with another encoding never raises
     try:
         from headgate.cli.commands import headgate
     except ImportError as error:
-        # Also where headgate's own message says so already: it names a smaller extra.
+        # Also where headgate's own message names an extra: that is a smaller one.
         print(
             f"headgate: the command needs optional parts ({error.name or error}): pip install 'headgate[all]'",
             file=sys.stderr,

@@ -1,4 +1,4 @@
-"""What the command offers. Results go to stdout, words for people to stderr.
+"""The commands. Results go to stdout, messages for people to stderr.
 
 docs/command-line.md has the exit statuses.
 """
@@ -27,10 +27,10 @@ from headgate.cli.output_files import page_file
 from headgate.cli.zones import zone
 from headgate.errors import HeadgateError, MissingExtraError
 from headgate.stores.url import store_schemes
-from headgate.supervisor.reloading import keep_reloads
+from headgate.supervisor.reloading import defer_reloads
 
-READER_GONE = 141
-"""What a shell says of a program that SIGPIPE ended."""
+BROKEN_PIPE_STATUS = 141
+"""The exit status that a shell reports for a program that SIGPIPE ended."""
 
 
 class _Group(Group):
@@ -47,7 +47,7 @@ class _Group(Group):
 
 @contextmanager
 def _flushed() -> Iterator[None]:
-    """Write what was printed: that a reader has gone, or a disk is full, shows now, not when Python ends."""
+    """Flush the output: a closed pipe or a full disk is reported now, not when Python ends."""
     try:
         yield
     finally:
@@ -57,7 +57,7 @@ def _flushed() -> Iterator[None]:
 
 @contextmanager
 def messages() -> Iterator[None]:
-    """Turn what went wrong on purpose into a message and an exit code."""
+    """Turn expected errors into a message and an exit status."""
     try:
         yield
     except HeadgateError as error:
@@ -67,12 +67,12 @@ def messages() -> Iterator[None]:
         click.echo("headgate: interrupted", err=True)
         sys.exit(starting.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of the results has gone. What is left goes nowhere, also when Python flushes it at its end.
+        # The reader of the results has gone. The rest is discarded, also when Python flushes it at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 os.dup2(nowhere, stream.fileno())
-        sys.exit(READER_GONE)
+        sys.exit(BROKEN_PIPE_STATUS)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         click.echo(terminal.printable(f"headgate: {place}{error.strerror or error}"), err=True)
@@ -281,22 +281,22 @@ def serve(
     A changed policy file is applied at once; SIGHUP reads it again, and the certificate. SIGTERM ends the service as
     soon as open requests are answered.
     """
-    keep_reloads()
+    defer_reloads()
     from headgate.policy.policy_file import read_policy_file
     from headgate.service.http.bounds import Bounds
-    from headgate.service.workers.door_plan import DoorWish
+    from headgate.service.workers.door_plan import DoorOptions
     from headgate.service.workers.several import serve_workers
     from headgate.service.workers.single import serve as run_service
 
     starting.end_tidily()
-    door = DoorWish(threads, pinned, options.certificate_files(tls_certificate, tls_key, tls_client_ca))
+    door = DoorOptions(threads, pinned, options.certificate_files(tls_certificate, tls_key, tls_client_ca))
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)
     text = read_policy_file(file)
     bounds = Bounds(connections=connections, idle_s=idle_s)
 
     def announce(address: str, more: str) -> None:
-        with suppress(OSError):  # a disk that is full has no room for the log: requests are answered all the same
+        with suppress(OSError):  # a full disk prevents log messages, not responses
             click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
 
     def announce_workers(address: str, zone: str, door: str) -> None:
@@ -356,5 +356,5 @@ def replay(logs: tuple[str, ...], **options: Any) -> None:
 def _policy_file(policy: Path | None) -> Path:
     if policy is not None:
         return policy
-    own = Path("headgate.yaml")
-    return own if own.exists() else Path(__file__).parents[1] / "service" / "example.yaml"
+    default_file = Path("headgate.yaml")
+    return default_file if default_file.exists() else Path(__file__).parents[1] / "service" / "example.yaml"

@@ -1,4 +1,4 @@
-"""An explanation as people read it."""
+"""An explanation as text for people."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headgate.policy.wait_field import wait_text
 
 
 def explanation_text(subject: Request | Descriptor, explanation: Explanation) -> str:
-    """Which rules apply, by which keys and under which limits; and of the others, why not."""
-    lines = [_told(subject)]
+    """The rules that apply, with their keys and limits, and for each other rule the reason why it does not."""
+    lines = [_subject_text(subject)]
     if explanation.tier:
         lines.append(f"tier {explanation.tier}")
     if explanation.exempt:
@@ -28,7 +28,7 @@ def explanation_text(subject: Request | Descriptor, explanation: Explanation) ->
     return "\n".join(lines)
 
 
-def _told(subject: Request | Descriptor) -> str:
+def _subject_text(subject: Request | Descriptor) -> str:
     if isinstance(subject, Descriptor):
         return f"a descriptor with {' > '.join(key for key, _ in subject.entries)}"  # values may be secrets
     return f"{subject.method} {subject.path}" + (f" from {subject.client_ip}" if subject.client_ip else "")
@@ -38,7 +38,7 @@ def _details(verdict: RuleVerdict) -> list[str]:
     by = " and ".join(verdict.counted_by) or "everyone together"
     if verdict.key is None:
         return [f"counted by {by}: an identity is missing, or was sent several times, so it is refused"]
-    cost = f", cost {told}" if (told := named_costs(verdict.costs)) else ""
+    cost = f", cost {cost_text}" if (cost_text := named_costs(verdict.costs)) else ""
     limits = "; ".join(str(limit) for limit in verdict.limits)
     shadow = " (shadow: counted and reported, never refuses)" if verdict.shadow else ""
     lines = [f"counted by {by}: key {verdict.key}{cost}", f"limits {limits}{shadow}"]
@@ -47,7 +47,9 @@ def _details(verdict: RuleVerdict) -> list[str]:
         lines.append(f"{'; '.join(places)}: the request is held until its response has ended, in leases; see reserve")
     if verdict.wait_us:
         lines.append(f"waits in line for up to {wait_text(verdict.wait_us)} before it is refused")
-    untold = [unit for unit in units_of(verdict.limits) if not verdict.costs.get(unit)]
-    if untold:
-        lines.append(f"takes no {' or '.join(untold)} unless the caller tells how many: the rule says no cost in them")
+    unspecified = [unit for unit in units_of(verdict.limits) if not verdict.costs.get(unit)]
+    if unspecified:
+        lines.append(
+            f"takes no {' or '.join(unspecified)} unless the caller tells how many: the rule says no cost in them"
+        )
     return lines

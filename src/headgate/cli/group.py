@@ -8,7 +8,7 @@ _ANY_LENGTH = 10_000
 
 
 class Group(click.Group):
-    """Its help has the whole first sentence of each command, which click cuts off at the end of a line."""
+    """A group whose help has the complete first sentence of each command, which click truncates to a line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]

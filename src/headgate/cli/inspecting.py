@@ -1,4 +1,4 @@
-"""`headgate inspect` and `headgate reset`: what a live store holds of a key that a policy counts by."""
+"""`headgate inspect` and `headgate reset`: the states of a policy's keys in a live store."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from headgate.decision import LimitReading
 from headgate.errors import ConfigError
 from headgate.keys import encode_key
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
-from headgate.policy.lookup import Found, RuleKey, find_keys, lacks
+from headgate.policy.lookup import Found, RuleKey, find_keys, missing_identities_message
 from headgate.stores.protocol import Store
 from headgate.stores.url import check_store_url, existing_zone, open_store
 
 _PATIENCE = "timeout=2s"
-"""A person waits longer than a request, unless the URL has a deadline of its own."""
+"""A person can wait longer than a request. A deadline in the URL takes precedence."""
 
 _Row = tuple[RuleKey, str, list[LimitReading]]
-"""A key of a rule, a tier, and what is left of each limit."""
+"""A key of a rule, a tier, and the reading of each limit."""
 
 
 def run_inspect(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str | None, as_json: bool) -> None:
-    """Show what is left to a key of each limit, in every tier."""
+    """Show what remains of each limit for a key, in every tier."""
     policy = policy_of(file)
     found = find_keys(policy, keys, only=rule)
     with _live_store(policy, store) as live:
-        rows = [row for key in found.keys for row in _looked_up(live, key)]
-    _tell_open(found)
+        rows = [row for key in found.keys for row in _readings_of(live, key)]
+    _warn_incomplete(found)
     if as_json:
         click.echo(json.dumps([_as_json(key, tier, reading) for key, tier, readings in rows for reading in readings]))
     else:
@@ -55,7 +55,7 @@ def run_reset(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str
                 click.echo(f"{key.rule.name}: forgot what {shown} used")
             elif not key.guessed:
                 click.echo(f"{key.rule.name}: nothing was held of {shown}")
-    _tell_open(found)
+    _warn_incomplete(found)
 
 
 def tiers_of(rule: Rule) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -65,8 +65,8 @@ def tiers_of(rule: Rule) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield tier, limits
 
 
-def _looked_up(store: Store, key: RuleKey) -> list[_Row]:
-    """Readings of a key; none where it was a guess, and nothing is held of it."""
+def _readings_of(store: Store, key: RuleKey) -> list[_Row]:
+    """The readings of a key in each tier; none where the key was a guess and the store holds nothing of it."""
     rows: list[_Row] = []
     for tier, limits in tiers_of(key.rule):
         rows.append((key, tier, list(store.bind(limits).peek(key.parts, 0).limits)))
@@ -76,7 +76,7 @@ def _looked_up(store: Store, key: RuleKey) -> list[_Row]:
 
 @contextmanager
 def _live_store(policy: Policy, url: str | None) -> Iterator[Store]:
-    """The store itself, until the end of the block, without the guard that would answer in its place."""
+    """The store itself, until the end of the block, without the guard that would decide in its place."""
     store = _open(policy.store if url is None else url)
     try:
         yield store
@@ -99,9 +99,9 @@ def _open(url: str) -> Store:
     return store.unguarded
 
 
-def _tell_open(found: Found) -> None:
-    for rule, names in found.open:
-        click.echo(f"headgate: {lacks(rule, names)}", err=True)
+def _warn_incomplete(found: Found) -> None:
+    for rule, names in found.incomplete:
+        click.echo(f"headgate: {missing_identities_message(rule, names)}", err=True)
 
 
 def _as_json(key: RuleKey, tier: str, reading: LimitReading) -> dict[str, Any]:
@@ -132,10 +132,10 @@ def _lines(policy: Policy, rows: list[_Row]) -> Iterator[str]:
             yield f"{key.rule.name:{width}}  {f'by {by}: key ' if by else ''}{encode_key(key.parts)}{shadow}"
             before = key
         for reading in readings:
-            yield f"{'':{width}}  {f'{tier}: ' if tier else ''}{reading.definition.limit}: {_left(reading)}"
+            yield f"{'':{width}}  {f'{tier}: ' if tier else ''}{reading.definition.limit}: {_remaining_text(reading)}"
 
 
-def _left(reading: LimitReading) -> str:
+def _remaining_text(reading: LimitReading) -> str:
     quota = grouped_text(reading.limit, reading.unit)
     quota = quota if reading.unit == REQUESTS else f"{quota} {reading.unit}"
     if not reading.reset_after_us:
@@ -146,5 +146,5 @@ def _left(reading: LimitReading) -> str:
     soon = reading.next_after_us
     one_more = 0 < soon < reading.reset_after_us and not is_money(reading.unit)
     more = f", one more in {soon / 1e6:.3f} s" if one_more else ""
-    left = grouped_text(reading.remaining, reading.unit)
-    return f"{left} of {quota} left{more}, all in {reading.reset_after_us / 1e6:.3f} s"
+    remaining = grouped_text(reading.remaining, reading.unit)
+    return f"{remaining} of {quota} left{more}, all in {reading.reset_after_us / 1e6:.3f} s"

@@ -1,4 +1,4 @@
-"""`headgate llm`: what belongs to calls of language models. Each group of commands is in a file of its own."""
+"""`headgate llm`: the commands for calls of language models. Each group of commands is in a file of its own."""
 
 from __future__ import annotations
 

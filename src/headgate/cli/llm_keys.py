@@ -1,4 +1,4 @@
-"""`headgate llm key`: the keys that the proxy gives out."""
+"""`headgate llm key`: the keys of the proxy's clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.clock import SYSTEM_CLOCK, utc_moment
 from headgate.errors import ConfigError
 from headgate.periods import parse_period
 
-_WHERE = click.option(
+_KEYS_OPTION = click.option(
     "--keys", required=True, metavar="PLACE",
     help="The file of the keys, which its owner alone reads; or the URL of a Redis, such as redis://HOST.",
 )  # fmt: skip
@@ -27,7 +27,7 @@ def key() -> None:
 
 @key.command()
 @click.argument("name")
-@_WHERE
+@_KEYS_OPTION
 @click.option("--user", default="", help="Who calls with it, for rules that count by user.")
 @click.option("--team", default="")
 @click.option("--organisation", default="")
@@ -35,30 +35,30 @@ def key() -> None:
 @click.option("--expires", metavar="WHEN", help="After so long, such as 30d, or on a date, such as 2027-01-31 (UTC).")
 @click.option("--names-users", is_flag=True, help="Its calls may name a user in the header X-Headgate-User.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def create(name: str, keys: str, expires: str | None, as_json: bool, **told: str | bool) -> None:
+def create(name: str, keys: str, expires: str | None, as_json: bool, **fields: str | bool) -> None:
     """Make a key called NAME, and print it: it is shown this once, and kept as a digest."""
     from headgate.llm_proxy.key_places import keys_at
     from headgate.llm_proxy.own_key import new_key
 
     now_us = SYSTEM_CLOCK.now_us()
-    secret, kept = new_key(name, now_us=now_us, expires_us=_expiry_us(expires, now_us), **told)
-    keys_at(keys).add(kept)
+    secret, stored = new_key(name, now_us=now_us, expires_us=_expiry_us(expires, now_us), **fields)
+    keys_at(keys).add(stored)
     if as_json:
-        click.echo(json.dumps({"name": name, "key": secret, "expires": _moment(kept.expires_us)}))
+        click.echo(json.dumps({"name": name, "key": secret, "expires": _utc_text(stored.expires_us)}))
         return
     click.echo(secret)
     click.echo(f"headgate: the key {name} is in force; it is not shown again", err=True)
 
 
 @key.command("list")
-@_WHERE
+@_KEYS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_keys(keys: str, as_json: bool) -> None:
     """Show the keys: their names, how they begin, whose they are, and whether they open the proxy."""
     from headgate.llm_proxy.key_places import keys_at
 
     now_us = SYSTEM_CLOCK.now_us()
-    shown = [
+    key_rows = [
         {
             "name": each.name,
             "key": f"{each.start}...",
@@ -67,16 +67,16 @@ def list_keys(keys: str, as_json: bool) -> None:
             "team": each.team,
             "organisation": each.organisation,
             "tier": each.tier,
-            "created": _moment(each.created_us),
-            "expires": _moment(each.expires_us),
+            "created": _utc_text(each.created_us),
+            "expires": _utc_text(each.expires_us),
         }
         for each in keys_at(keys).all()
     ]
     if as_json:
-        click.echo(json.dumps(shown))
+        click.echo(json.dumps(key_rows))
         return
     columns = ("name", "key", "state", "user", "team", "organisation", "tier", "expires")
-    rows = [columns, *([str(each[column] or "-") for column in columns] for each in shown)]
+    rows = [columns, *([str(each[column] or "-") for column in columns] for each in key_rows)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
     for row in rows:
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
@@ -84,7 +84,7 @@ def list_keys(keys: str, as_json: bool) -> None:
 
 @key.command()
 @click.argument("name")
-@_WHERE
+@_KEYS_OPTION
 def revoke(name: str, keys: str) -> None:
     """Revoke the key called NAME: the proxy refuses it from its next call on."""
     from headgate.llm_proxy.key_places import keys_at
@@ -95,7 +95,7 @@ def revoke(name: str, keys: str) -> None:
 
 
 def _expiry_us(text: str | None, now_us: int) -> int | None:
-    """When a key expires: after a period, or as a day begins in UTC."""
+    """The time at which a key expires: after a period, or at the start of a day in UTC."""
     if text is None:
         return None
     try:
@@ -110,7 +110,7 @@ def _expiry_us(text: str | None, now_us: int) -> int | None:
     return int(day.timestamp()) * 1_000_000
 
 
-def _moment(at_us: int | None) -> str | None:
+def _utc_text(at_us: int | None) -> str | None:
     return None if at_us is None else f"{utc_moment(at_us):%Y-%m-%dT%H:%M:%SZ}"
 
 

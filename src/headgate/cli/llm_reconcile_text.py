@@ -1,4 +1,4 @@
-"""What does not fit together in books, for people and programs."""
+"""The inconsistencies of books, for people and programs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headgate.amounts import number_text
-from headgate.cli.llm_report_text import counted, money, shown
+from headgate.cli.llm_report_text import count_text, money, safe_name
 from headgate.clock import utc_moment
 from headgate.llm.books.reconciling import Reconciliation
 from headgate.llm.entry import Entry
 
 
-def reconciliation_lines(found: Reconciliation, top: int) -> Iterator[str]:
-    """A paragraph for each kind of finding, with the first of it."""
-    if found.is_clean:
+def reconciliation_lines(result: Reconciliation, top: int) -> Iterator[str]:
+    """A paragraph for each kind of finding, with the first findings."""
+    if result.is_clean:
         yield "all calls fit together"
-    yield from _holds("held, never settled, and the lease has ended; the charge stays", found.unreconciled, top)
-    yield from _settlings("settled without a hold in the books; they count", found.without_hold, top)
-    yield from _settlings("settled again; only the first settling counts", found.settled_again, top)
-    yield from _settlings("corrections of calls that are not in the books", found.corrected_unknown, top)
-    if found.in_flight:
-        yield f"{len(found.in_flight):,} in flight: held, and the lease has not ended"
-    if found.dropped:
-        yield f"dropped before they were written: {counted(found.dropped, 'entry')}"
-    if found.unreadable.count:
-        yield f"{counted(found.unreadable.count, 'line')} could not be read; the first:"
-        for line in found.unreadable.shown[:top]:
+    yield from _holds("held, never settled, and the lease has ended; the charge stays", result.unreconciled, top)
+    yield from _settlings("settled without a hold in the books; they count", result.without_hold, top)
+    yield from _settlings("settled again; only the first settling counts", result.settled_again, top)
+    yield from _settlings("corrections of calls that are not in the books", result.corrected_unknown, top)
+    if result.in_flight:
+        yield f"{len(result.in_flight):,} in flight: held, and the lease has not ended"
+    if result.dropped:
+        yield f"dropped before they were written: {count_text(result.dropped, 'entry')}"
+    if result.unreadable.count:
+        yield f"{count_text(result.unreadable.count, 'line')} could not be read; the first:"
+        for line in result.unreadable.shown[:top]:
             yield f"  {line.source}:{line.line}: {line.reason}"
 
 
@@ -37,7 +37,7 @@ def _holds(name: str, entries: Sequence[Entry], top: int) -> Iterator[str]:
         for entry in entries[:top]:
             cost = "price unknown" if entry.held_cost is None else f"{money(entry.held_cost)} usd"
             tokens = f"{entry.held_input:,} + {entry.held_output:,} tokens"
-            yield f"  {shown(entry.id)}  {_moment(entry.at_us)}  {_who(entry)}  {tokens}  {cost}"
+            yield f"  {safe_name(entry.id)}  {_utc(entry.at_us)}  {_caller(entry)}  {tokens}  {cost}"
 
 
 def _settlings(name: str, entries: Sequence[Entry], top: int) -> Iterator[str]:
@@ -45,29 +45,29 @@ def _settlings(name: str, entries: Sequence[Entry], top: int) -> Iterator[str]:
         yield f"{len(entries):,} {name}"
         for entry in entries[:top]:
             cost = "cost unknown" if entry.cost is None else f"{money(entry.cost)} usd"
-            yield f"  {shown(entry.id)}  {_moment(entry.at_us)}  {_who(entry)}  {entry.mode or entry.kind}  {cost}"
+            yield f"  {safe_name(entry.id)}  {_utc(entry.at_us)}  {_caller(entry)}  {entry.mode or entry.kind}  {cost}"
 
 
-def _who(entry: Entry) -> str:
+def _caller(entry: Entry) -> str:
     names = (entry.caller.organisation, entry.caller.team, entry.caller.user or entry.caller.key, entry.model)
-    return " ".join(shown(name) for name in names if name)
+    return " ".join(safe_name(name) for name in names if name)
 
 
-def _moment(at_us: int) -> str:
+def _utc(at_us: int) -> str:
     return f"{utc_moment(at_us):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def reconciliation_json(found: Reconciliation) -> dict[str, Any]:
-    """All findings; moments in microseconds since the epoch, money as text."""
+def reconciliation_json(result: Reconciliation) -> dict[str, Any]:
+    """All findings; times in microseconds since the epoch, money as text."""
     return {
-        "clean": found.is_clean,
-        "unreconciled": [_values(entry) for entry in found.unreconciled],
-        "in_flight": [_values(entry) for entry in found.in_flight],
-        "without_hold": [_values(entry) for entry in found.without_hold],
-        "settled_again": [_values(entry) for entry in found.settled_again],
-        "corrected_unknown": [_values(entry) for entry in found.corrected_unknown],
-        "dropped": found.dropped,
-        "unreadable": found.unreadable.count,
+        "clean": result.is_clean,
+        "unreconciled": [_values(entry) for entry in result.unreconciled],
+        "in_flight": [_values(entry) for entry in result.in_flight],
+        "without_hold": [_values(entry) for entry in result.without_hold],
+        "settled_again": [_values(entry) for entry in result.settled_again],
+        "corrected_unknown": [_values(entry) for entry in result.corrected_unknown],
+        "dropped": result.dropped,
+        "unreadable": result.unreadable.count,
     }
 
 

@@ -1,4 +1,4 @@
-"""`headgate llm replay`: what a policy would have done with the calls of a trace."""
+"""`headgate llm replay`: the decisions of a policy on the calls of a trace."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _COLUMNS = {
 
 
 def _columns(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    told = {}
+    columns = {}
     for text in values:
         role, mark, name = text.partition("=")
         if not mark or not name or role not in _COLUMNS:
             raise click.BadParameter(f"it is written WHAT=COLUMN, with one of {', '.join(_COLUMNS)}, not {text[:60]!r}")
-        told[role] = name
-    return told
+        columns[role] = name
+    return columns
 
 
 @click.command()
@@ -70,7 +70,7 @@ def replay(
     from headgate.cli.policies import policy_of
     from headgate.cli.replay_text import unread_lines
     from headgate.llm.books import open_books
-    from headgate.llm.learned import LearnedHere
+    from headgate.llm.learned import LocalLearned
     from headgate.replay.call_judging import judge_calls
     from headgate.replay.call_trace import read_trace
     from headgate.replay.entries import Tally
@@ -84,7 +84,7 @@ def replay(
     calls = read_trace(trace, model=model, columns=columns, read_time=TimeReader(), tally=tally)
     with ExitStack() as stack:
         written = stack.enter_context(open_books(books)) if books else None
-        outcome = judge_calls(read, calls, output_speed=output_speed, learned=LearnedHere(), books=written)
+        outcome = judge_calls(read, calls, output_speed=output_speed, learned=LocalLearned(), books=written)
     for line in unread_lines(tally):
         click.echo(printable(line), err=True)
     if as_json:

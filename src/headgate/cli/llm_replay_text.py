@@ -1,4 +1,4 @@
-"""What a policy would have done with a trace of calls, for people, for programs, and as a page."""
+"""The result of a policy on a trace of calls, for people, for programs, and as a page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from headgate.amounts import number_text
-from headgate.cli.llm_report_text import counted, money, share, shown
+from headgate.cli.llm_report_text import count_text, money, safe_name, share
 from headgate.replay.axis import axis_of
 from headgate.replay.call_judging import CallOutcome, CallSums, LimitResult
 from headgate.replay.charts import key_bars, time_chart
@@ -20,13 +20,13 @@ _MOST_USERS = 10
 
 
 def outcome_lines(outcome: CallOutcome, name: str) -> Iterator[str]:
-    """Sums of what was admitted and refused, and each limit that refused."""
+    """The sums of admitted and refused calls, and each limit that refused."""
     both = (outcome.admitted, outcome.refused)
     if outcome.first_us is None or outcome.last_us is None:
         yield f"{name}: no calls"
         return
     calls, total = sum(sums.calls for sums in both), sum(sums.cost for sums in both)
-    yield f"{name}: {counted(calls, 'call')}, {span_text(outcome.first_us, outcome.last_us)}"
+    yield f"{name}: {count_text(calls, 'call')}, {span_text(outcome.first_us, outcome.last_us)}"
     yield f"settled {outcome.settled_by}"
     if outcome.left_out:
         yield f"{LEFT_OUT}: {', '.join(outcome.left_out)}"
@@ -45,11 +45,11 @@ def outcome_lines(outcome: CallOutcome, name: str) -> Iterator[str]:
     )
     unpriced = outcome.admitted.unpriced + outcome.refused.unpriced
     if unpriced:
-        yield f"no price is known of {counted(unpriced, 'call')}"
+        yield f"no price is known of {count_text(unpriced, 'call')}"
     for limit in _by_refusals(outcome):
         yield from _limit_lines(limit)
     for warned, count in sorted(outcome.warned.items()):
-        yield f"{warned} warned {counted(count, 'call')}"
+        yield f"{warned} warned {count_text(count, 'call')}"
     if not outcome.limits:
         yield "no limit refused a call"
 
@@ -63,13 +63,13 @@ def _limit_lines(limit: LimitResult) -> Iterator[str]:
     sums = limit.refused
     assert limit.first_us is not None and limit.last_us is not None
     tokens = f"{sums.input:,} + {sums.output:,} tokens"
-    yield f"{limit.name} ({limit.limit}) refused {counted(sums.calls, 'call')}, {tokens}, {money(sums.cost)} usd"
+    yield f"{limit.name} ({limit.limit}) refused {count_text(sums.calls, 'call')}, {tokens}, {money(sums.cost)} usd"
     minute_us, count = limit.worst_minute()
     first, last = clock_text(limit.first_us, seconds=True), clock_text(limit.last_us, seconds=True)
     yield f"  first {first}, last {last}, worst minute {clock_text(minute_us)} UTC: {count:,}"
     users = [(user, count) for user, count in limit.users.most_common(_MOST_USERS) if user]
     if users:
-        yield f"  most often: {', '.join(f'{shown(user)} ({count:,})' for user, count in users)}"
+        yield f"  most often: {', '.join(f'{safe_name(user)} ({count:,})' for user, count in users)}"
 
 
 def _by_refusals(outcome: CallOutcome) -> list[LimitResult]:
@@ -77,7 +77,7 @@ def _by_refusals(outcome: CallOutcome) -> list[LimitResult]:
 
 
 def outcome_json(outcome: CallOutcome) -> dict[str, Any]:
-    """The same as JSON values, money as text."""
+    """The outcome as JSON values, money as text."""
     return {
         "settled": outcome.settled_by,
         "left_out": list(outcome.left_out),
@@ -114,7 +114,7 @@ def _sums_json(sums: CallSums) -> dict[str, Any]:
 
 
 def outcome_page(outcome: CallOutcome, name: str) -> str:
-    """A page of its own: sums, what was admitted and refused over time, and the limits that refused."""
+    """A self-contained page: sums, admitted and refused calls over time, and the limits that refused."""
     title = f"Calls of {name}"
     admitted, refused = outcome.admitted, outcome.refused
     parts = [f"<h1>{escape(title)}</h1>"]
@@ -122,8 +122,8 @@ def outcome_page(outcome: CallOutcome, name: str) -> str:
         span = span_text(outcome.first_us, outcome.last_us)
         parts.append(f'<p class="dim">{span}; settled {escape(outcome.settled_by)}</p>')
     if outcome.left_out:
-        left_out = f"{LEFT_OUT}: {', '.join(outcome.left_out)}"
-        parts.append(f'<p class="warning">{escape(left_out)}</p>')
+        left_out_text = f"{LEFT_OUT}: {', '.join(outcome.left_out)}"
+        parts.append(f'<p class="warning">{escape(left_out_text)}</p>')
     calls, cost = admitted.calls + refused.calls, admitted.cost + refused.cost
     parts.append(
         facts(
@@ -138,23 +138,23 @@ def outcome_page(outcome: CallOutcome, name: str) -> str:
     parts += _chart("Calls", outcome.calls)
     parts += _chart("Tokens", outcome.tokens)
     parts += _chart("Dollars", outcome.costs, is_money=True)
-    found = _by_refusals(outcome)
-    if found:
-        bars = key_bars([(limit.name, limit.refused.calls) for limit in found], css_class="refused")
+    limits = _by_refusals(outcome)
+    if limits:
+        bars = key_bars([(limit.name, limit.refused.calls) for limit in limits], css_class="refused")
         parts.append(f"<h2>Calls refused, by limit</h2>{bars}")
-        lines = "".join(f"<li>{escape(line)}</li>" for limit in found for line in _limit_lines(limit))
+        lines = "".join(f"<li>{escape(line)}</li>" for limit in limits for line in _limit_lines(limit))
         parts.append(f"<ul>{lines}</ul>")
     return whole_page(title, parts)
 
 
-def _chart(what: str, series: Series, *, is_money: bool = False) -> list[str]:
+def _chart(heading: str, series: Series, *, is_money: bool = False) -> list[str]:
     if not series.counts:
         return []
     axis = axis_of(series)
     names = ("admitted", "refused")
-    label = f"{what.lower()} over time"
+    label = f"{heading.lower()} over time"
     chart = time_chart(
         series, axis, height=200, label=label, names=names, number=money if is_money else "{:,}".format,
         level=(lambda level: f"{level / 1e9:.3g}") if is_money else None,
     )  # fmt: skip
-    return [f"<h2>{what}</h2>", legend(what, axis, ("passed", "admitted"), ("refused", "refused")), chart]
+    return [f"<h2>{heading}</h2>", legend(heading, axis, ("passed", "admitted"), ("refused", "refused")), chart]

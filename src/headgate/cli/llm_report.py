@@ -1,4 +1,4 @@
-"""`headgate llm report`, `reconcile` and `correct`: reads books and appends to them, while others write them."""
+"""`headgate llm report`, `reconcile` and `correct`: they read books and append to them while others write them."""
 
 from __future__ import annotations
 
@@ -81,28 +81,28 @@ def report(
     month: str | None,
     author: str | None,
 ) -> None:
-    from headgate.cli.llm_report_text import csv_text, json_text, notes_beside_csv, table_text
+    from headgate.cli.llm_report_text import csv_notes, csv_text, json_text, table_text
     from headgate.llm.books.report import report_of, zone_of
 
     if month is not None:
         if len(books) != 1:
             raise click.BadParameter("a month is closed in one of several books at a time", param_hint="--close")
         _close(books[0], month, zone, author)
-    with _opened(books) as read:
+    with _open_books(books) as read:
         faults = _faults(read)
         zone = zone or zone_of(read)
-        moments = [_moment("--since", since, zone), _moment("--until", until, zone)]
+        time_bounds = [_time_us("--since", since, zone), _time_us("--until", until, zone)]
         if form == "html":
             from headgate.cli.llm_report_page import page_of
 
-            text = page_of(read, by=by, zone=zone, since_us=moments[0], until_us=moments[1])
+            text = page_of(read, by=by, zone=zone, since_us=time_bounds[0], until_us=time_bounds[1])
         else:
-            made = report_of(read, by=by, zone=zone, since_us=moments[0], until_us=moments[1])
-            text = {"table": table_text, "csv": csv_text, "json": json_text}[form](made)
-            for line in notes_beside_csv(made) if form == "csv" else ():
+            result = report_of(read, by=by, zone=zone, since_us=time_bounds[0], until_us=time_bounds[1])
+            text = {"table": table_text, "csv": csv_text, "json": json_text}[form](result)
+            for line in csv_notes(result) if form == "csv" else ():
                 click.echo(line, err=True)
     if output is None:
-        click.echo(text, nl=False, color=True)  # what a caller is named stays as it is, in CSV too
+        click.echo(text, nl=False, color=True)  # names of callers stay unchanged, in CSV too
     else:
         write_report(output, text)
     _end_with(faults)
@@ -110,14 +110,14 @@ def report(
 
 def _close(books: str, month: str, zone: str | None, author: str | None) -> None:
     from headgate.amounts import number_text
-    from headgate.cli.llm_report_text import counted
+    from headgate.cli.llm_report_text import count_text
     from headgate.llm.books.closing import close_month
 
     closed = close_month(books, month, zone=zone, author=_author(author), now_us=clock.now_us())
-    unsettled = f", {closed.kept.unsettled:,} of them not settled" if closed.kept.unsettled else ""
+    unsettled = f", {closed.recorded.unsettled:,} of them not settled" if closed.recorded.unsettled else ""
     click.echo(
-        f"closed {month} in {closed.closing.zone}: {counted(closed.kept.calls, 'call')}{unsettled}, "
-        f"{number_text(closed.kept.cost, 'usd')} usd",
+        f"closed {month} in {closed.closing.zone}: {count_text(closed.recorded.calls, 'call')}{unsettled}, "
+        f"{number_text(closed.recorded.cost, 'usd')} usd",
         err=True,
     )
 
@@ -132,7 +132,7 @@ def reconcile(books: tuple[str, ...], as_json: bool, top: int) -> None:
     from headgate.cli.llm_reconcile_text import reconciliation_json, reconciliation_lines
     from headgate.llm.books.reconciling import reconcile as reconcile_books
 
-    with _opened(books) as read:
+    with _open_books(books) as read:
         faults = _faults(read)
         found = reconcile_books(read, now_us=clock.now_us())
     if as_json:
@@ -172,7 +172,7 @@ def correct(
     from headgate.cli.llm_report_text import correction_text
     from headgate.llm.books.closing import correct as append_correction
 
-    with _opened([books]) as read:
+    with _open_books([books]) as read:
         corrected = append_correction(
             books, read[0], id, cost=cost, input=input, output=output, reason=reason, author=_author(author),
             now_us=clock.now_us(),
@@ -184,8 +184,8 @@ COMMANDS = (report, reconcile, correct)
 
 
 @contextmanager
-def _opened(books: Sequence[str]) -> Iterator[list[ReadBooks]]:
-    """The books of these names, each once."""
+def _open_books(books: Sequence[str]) -> Iterator[list[ReadBooks]]:
+    """Open the books of these names, each once, until the end of the block."""
     from headgate.llm.books.opening import books_path
     from headgate.llm.books.reading import read_books
 
@@ -200,7 +200,7 @@ def _opened(books: Sequence[str]) -> Iterator[list[ReadBooks]]:
 
 
 def _faults(read: Sequence[ReadBooks]) -> list[str]:
-    """Of books in which not one entry can be read, why; that books have none yet is told at once."""
+    """The faults of books of which no entry can be read. A message reports books without entries at once."""
     from headgate.llm.books.reading import first_fault
 
     faults = []
@@ -218,7 +218,7 @@ def _end_with(faults: Sequence[str]) -> None:
         raise ConfigError("; ".join(faults))
 
 
-def _moment(option: str, text: str | None, zone: str) -> int | None:
+def _time_us(option: str, text: str | None, zone: str) -> int | None:
     from headgate.llm.books.closing import bounds_us
 
     if text is None:
@@ -226,8 +226,8 @@ def _moment(option: str, text: str | None, zone: str) -> int | None:
     try:
         if len(text) <= 10:
             return bounds_us(text, zone)[0]
-        moment = datetime.fromisoformat(text)
-        local = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
+        time = datetime.fromisoformat(text)
+        local = time if time.tzinfo else time.replace(tzinfo=ZoneInfo(zone))
         return round(local.timestamp() * 1_000_000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
@@ -235,9 +235,9 @@ def _moment(option: str, text: str | None, zone: str) -> int | None:
         ) from None
 
 
-def _author(told: str | None) -> str:
-    if told is not None:
-        return told[:200]
+def _author(name: str | None) -> str:
+    if name is not None:
+        return name[:200]
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -1,6 +1,6 @@
-"""A report of books as one self-contained HTML page: calls, tokens and dollars over time, and what cost most.
+"""A report of books as one self-contained HTML page: calls, tokens and dollars over time, and the highest costs.
 
-Made of the same parts as the page of a replay. Bars over time stand where calls were admitted, with what is known now.
+It has the same parts as the page of a replay. Bars are at the time when calls were admitted, with their present values.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from headgate.replay.series import Series
 from headgate.replay.times import span_text
 
 _MOST_BARS = 15
-_NEITHER_IS_BAD = '<div style="--refused: #7d8fc0">'
+_NEUTRAL_COLOUR = '<div style="--refused: #7d8fc0">'
 _CHARTS = (
     ("Calls", ("admitted", "refused"), ("calls", "refused"), False),
     ("Tokens", ("input", "output"), ("input", "output"), False),
     ("Dollars", ("settled", "held, not settled"), ("cost", "unsettled_cost"), True),
 )
-"""(what, its two names, its two sums, whether it is money)"""
+"""(heading, the names of its two series, their fields in the sums, whether they are money)"""
 
 
 def page_of(
     books: Sequence[ReadBooks], *, by: Sequence[str], zone: str | None, since_us: int | None, until_us: int | None
 ) -> str:
     """The page of the report of these books."""
-    charts = {what: Series() for what, _, _, _ in _CHARTS}
+    charts = {heading: Series() for heading, _, _, _ in _CHARTS}
 
     def watch(at_us: int, delta: Sums) -> None:
-        for what, _, fields, _ in _CHARTS:
+        for heading, _, fields, _ in _CHARTS:
             first, second = (getattr(delta, name) for name in fields)
             if first or second:
-                charts[what].add(at_us, first, second)
+                charts[heading].add(at_us, first, second)
 
     report = report_of(books, by=by, zone=zone, since_us=since_us, until_us=until_us, watch=watch)
     title = "Calls of language models"
@@ -57,9 +57,9 @@ def page_of(
             (f"{share(sums.covered, sums.estimated) or '-'} %", "of calls made no more than was estimated", ""),
         )
     )
-    for what, names, _, is_money in _CHARTS:
-        parts.extend(_chart(what, names, charts[what], is_money=is_money))
-    parts += [_dearest(report), _table(report)]
+    for heading, names, _, is_money in _CHARTS:
+        parts.extend(_chart(heading, names, charts[heading], is_money=is_money))
+    parts += [_highest_costs(report), _table(report)]
     return whole_page(title, parts)
 
 
@@ -70,26 +70,26 @@ def _lead(report: Report, books: Sequence[ReadBooks]) -> str:
     return f'<p class="dim">{names}, {span_text(report.first_us, report.last_us)}</p>'
 
 
-def _chart(what: str, names: tuple[str, str], series: Series, *, is_money: bool) -> list[str]:
+def _chart(heading: str, names: tuple[str, str], series: Series, *, is_money: bool) -> list[str]:
     if not series.counts:
         return []
     axis = axis_of(series)
-    lines = [f"<h2>{what}</h2>", legend(what, axis, ("passed", names[0]), ("refused", names[1]))]
-    label = f"{what.lower()} over time"
+    lines = [f"<h2>{heading}</h2>", legend(heading, axis, ("passed", names[0]), ("refused", names[1]))]
+    label = f"{heading.lower()} over time"
     if is_money:
         chart = time_chart(series, axis, height=200, label=label, names=names, number=money, level=_dollars)
     else:
         chart = time_chart(series, axis, height=200, label=label, names=names)
-    return [_NEITHER_IS_BAD, *lines, chart, "</div>"] if what != "Calls" else [*lines, chart]
+    return [_NEUTRAL_COLOUR, *lines, chart, "</div>"] if heading != "Calls" else [*lines, chart]
 
 
 def _dollars(level: float) -> str:
-    """A level of a scale, to so many digits as have room."""
+    """A level of a scale, with as many digits as have space."""
     return f"{float(number_text(round(level), 'usd')):.3g}"
 
 
-def _dearest(report: Report) -> str:
-    """The groups that cost most, as bars."""
+def _highest_costs(report: Report) -> str:
+    """The groups with the highest costs, as bars."""
     counts = [
         (" · ".join(name or "(none)" for name in row.group), row.restated.cost)
         for row in sorted(report.rows, key=lambda row: -row.restated.cost)[:_MOST_BARS]

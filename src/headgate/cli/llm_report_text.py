@@ -23,24 +23,24 @@ def money(billionths: int) -> str:
     return f"-{grouped_text(-billionths, 'usd')}" if billionths < 0 else grouped_text(billionths, "usd")
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """`1 call`, `2 calls`."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def share(part: int, whole: int) -> str:
-    """A share in percent; nothing of nothing."""
+    """A share in percent; an empty text where the whole is 0."""
     return f"{100 * part / whole:.1f}" if whole else ""
 
 
-def shown(name: str) -> str:
-    """A name that the caller chose, without what a terminal would obey."""
+def safe_name(name: str) -> str:
+    """A name that the caller chose, without control characters."""
     return printable(name) or "(none)"
 
 
 def cells(row: Row, *, has_closed: bool) -> list[str]:
-    """What a table shows of a row, after the names of its group."""
+    """The cells of a row after the names of its group."""
     sums = row.booked
     parts = [
         f"{sums.calls:,}", f"{sums.refused:,}", f"{sums.input:,}", f"{sums.output:,}", f"{sums.cache_read:,}",
@@ -52,7 +52,7 @@ def cells(row: Row, *, has_closed: bool) -> list[str]:
 
 
 def heads(*, has_closed: bool) -> list[str]:
-    """The heads of `cells`."""
+    """The column heads of `cells`."""
     named = [
         "calls", "refused", "input", "output", "cached", "usd", "held usd", "% more", "% less", "% covered",
         "corrected",
@@ -61,12 +61,12 @@ def heads(*, has_closed: bool) -> list[str]:
 
 
 def table_text(report: Report) -> str:
-    """A table for people, with what they should know below it."""
+    """A table for people, with notes below it."""
     has_closed = bool(report.closed)
     named = [*report.by, *heads(has_closed=has_closed)]
-    rows = [[*map(shown, row.group), *cells(row, has_closed=has_closed)] for row in report.rows]
-    whole = ["total", *[""] * (len(report.by) - 1)] if report.by else []
-    rows.append([*whole, *cells(report.total, has_closed=has_closed)])
+    rows = [[*map(safe_name, row.group), *cells(row, has_closed=has_closed)] for row in report.rows]
+    total_row = ["total", *[""] * (len(report.by) - 1)] if report.by else []
+    rows.append([*total_row, *cells(report.total, has_closed=has_closed)])
     return "\n".join([*_aligned([named, *rows], len(report.by)), *notes(report), ""])
 
 
@@ -81,62 +81,62 @@ def _aligned(rows: Sequence[Sequence[str]], texts: int) -> Iterable[str]:
 
 
 def notes(report: Report) -> list[str]:
-    """What is known beside the sums: what they leave out, and how closed months changed."""
+    """Notes on the sums: what they leave out, and how closed months changed."""
     sums = report.total.restated
     lines = []
     if sums.unsettled:
         lines.append(
-            f"held and not settled: {counted(sums.unsettled, 'call')}, {sums.unsettled_input:,} tokens of input, "
+            f"held and not settled: {count_text(sums.unsettled, 'call')}, {sums.unsettled_input:,} tokens of input, "
             f"{sums.unsettled_output:,} of output, {money(sums.unsettled_cost)} usd, beside the sums"
         )
     if sums.unpriced:
-        lines.append(f"no price is known of {counted(sums.unpriced, 'call')}: what they cost is in no sum")
+        lines.append(f"no price is known of {count_text(sums.unpriced, 'call')}: what they cost is in no sum")
     for month in report.closed:
-        kept, now = month.kept, month.restated
+        closed_sums, now = month.recorded, month.restated
         lines.append(
-            f"{month.closing.month} is closed, in {month.closing.zone}: {counted(kept.calls, 'call')}, "
-            f"{money(kept.cost)} usd and {money(kept.unsettled_cost)} held; "
-            f"restated {counted(now.calls, 'call')}, {money(now.cost)} usd and {money(now.unsettled_cost)} held"
+            f"{month.closing.month} is closed, in {month.closing.zone}: {count_text(closed_sums.calls, 'call')}, "
+            f"{money(closed_sums.cost)} usd and {money(closed_sums.unsettled_cost)} held; "
+            f"restated {count_text(now.calls, 'call')}, {money(now.cost)} usd and {money(now.unsettled_cost)} held"
         )
-        if month.kept != month.booked:
+        if month.recorded != month.booked:
             lines.append(f"  {_changed(month)}")
     lines += [
         f"  written in {later.written_in}: {money(later.delta.cost)} usd of {later.month}" for later in report.later
     ]
-    return lines + _lacking(report)
+    return lines + _missing_entries(report)
 
 
-def notes_beside_csv(report: Report) -> list[str]:
-    """What of the notes no column of CSV tells: entries that are missing, or were changed."""
+def csv_notes(report: Report) -> list[str]:
+    """The notes that no column of CSV has: entries that are missing, or were changed."""
     changed = [
         f"{month.closing.month} is closed, in {month.closing.zone}: {_changed(month)}"
         for month in report.closed
-        if month.kept != month.booked
+        if month.recorded != month.booked
     ]
-    return changed + _lacking(report)
+    return changed + _missing_entries(report)
 
 
 def _changed(month: ClosedMonth) -> str:
-    """That the entries of a closed month no longer come to the sums that were kept."""
+    """The note that the entries of a closed month no longer add up to the sums that were stored."""
     return (
-        f"its entries come to {counted(month.booked.calls, 'call')} and {money(month.booked.cost)} usd: "
+        f"its entries come to {count_text(month.booked.calls, 'call')} and {money(month.booked.cost)} usd: "
         "some from before it was closed are missing or were changed"
     )
 
 
-def _lacking(report: Report) -> list[str]:
-    """Entries that no format has in its sums."""
+def _missing_entries(report: Report) -> list[str]:
+    """Notes on entries that are in no sums of any format."""
     lines = []
     if report.dropped:
-        lines.append(f"dropped before they were written: {counted(report.dropped, 'entry')}; the sums lack them")
+        lines.append(f"dropped before they were written: {count_text(report.dropped, 'entry')}; the sums lack them")
     if report.unreadable.count:
-        lines.append(f"{counted(report.unreadable.count, 'line')} could not be read; the first:")
+        lines.append(f"{count_text(report.unreadable.count, 'line')} could not be read; the first:")
         lines += [f"  {line.source}:{line.line}: {line.reason}" for line in report.unreadable.shown]
     return lines
 
 
 def csv_text(report: Report) -> str:
-    """A row for each group, without a total; what a spreadsheet would take for a formula begins with an apostrophe."""
+    """A row for each group, without a total; text that a spreadsheet would take for a formula gets an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out)
     names = [f"{name}_usd" if name in MONEY else name for name in Sums._fields]
@@ -149,8 +149,8 @@ def csv_text(report: Report) -> str:
 
 
 def json_text(report: Report) -> str:
-    """All that a report tells, one object in ASCII."""
-    told = {
+    """The complete report as one JSON object in ASCII."""
+    values = {
         "by": list(report.by),
         "zone": report.zone,
         "rows": [
@@ -161,7 +161,7 @@ def json_text(report: Report) -> str:
         "closed": [
             {
                 "books": month.books, "month": month.closing.month, "zone": month.closing.zone,
-                "closed_us": month.closing.at_us, "author": month.closing.author, "kept": _values(month.kept),
+                "closed_us": month.closing.at_us, "author": month.closing.author, "kept": _values(month.recorded),
                 "booked": _values(month.booked), "restated": _values(month.restated),
             }
             for month in report.closed
@@ -173,12 +173,12 @@ def json_text(report: Report) -> str:
         "unreadable": report.unreadable.count,
         "unreadable_lines": [line._asdict() for line in report.unreadable.shown],
     }  # fmt: skip
-    return json.dumps(told) + "\n"
+    return json.dumps(values) + "\n"
 
 
 def _row_values(row: Row, has_closed: bool) -> dict[str, Any]:
-    told = _values(row.booked)
-    return told | {"later": _values(row.later), "restated": _values(row.restated)} if has_closed else told
+    values = _values(row.booked)
+    return values | {"later": _values(row.later), "restated": _values(row.restated)} if has_closed else values
 
 
 def _values(sums: Sums) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _values(sums: Sums) -> dict[str, Any]:
 
 
 def correction_text(corrected: Corrected) -> str:
-    """What a correction changed."""
+    """The change that a correction made."""
     before, after = corrected.before, corrected.after
     was = before.cost + before.unsettled_cost
     later = f"; {corrected.closed_month} is closed, so the difference counts today" if corrected.closed_month else ""

@@ -14,7 +14,7 @@ import click
 
 from headgate import starting
 from headgate.cli import options
-from headgate.supervisor.reloading import keep_reloads
+from headgate.supervisor.reloading import defer_reloads
 
 if TYPE_CHECKING:
     from headgate.llm_proxy.own_key import KeyFinder
@@ -100,7 +100,7 @@ def serve(
     Speaks OpenAI's and Anthropic's dialects. SIGHUP reads the policy and the providers again, keys are read when they
     change. SIGTERM ends the proxy as soon as calls under way are answered.
     """
-    keep_reloads()
+    defer_reloads()
     from headgate.llm.books import open_books
     from headgate.llm_proxy.example import EXAMPLE_KEY, EXAMPLE_POLICY, ExampleKeys
     from headgate.llm_proxy.key_places import keys_at
@@ -123,9 +123,9 @@ def serve(
     elif policy is None or providers is None:
         raise click.UsageError("give a POLICY and --providers FILE, or --example")
     elif keys is not None and not no_keys:
-        own = keys_at(keys)
-        own.check()
-        finder = own
+        proxy_keys = keys_at(keys)
+        proxy_keys.check()
+        finder = proxy_keys
         make_keys = partial(keys_at, keys)
     elif keys is not None or not no_keys:
         raise click.UsageError("give one of --keys FILE and --no-keys")
@@ -139,7 +139,7 @@ def serve(
     )  # fmt: skip
 
     def announce(address: str, more: str = "") -> None:
-        with suppress(OSError):  # as `headgate serve`: a full disk ends no proxy
+        with suppress(OSError):  # as in `headgate serve`: a full disk ends no proxy
             click.echo(f"headgate: {policy} on {address}/v1{more}; ctrl-c ends it", err=True)
             if example:
                 click.echo(
@@ -153,13 +153,13 @@ def serve(
     def announce_workers(address: str, zone: str) -> None:
         announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")
 
-    with open_books(books) if books is not None else nullcontext() as kept:
-        source = ProxySource(policy, providers, finder, store, kept)
+    with open_books(books) if books is not None else nullcontext() as opened_books:
+        source = ProxySource(policy, providers, finder, store, opened_books)
         if workers == 1:
             run_proxy(source, host=host, port=port, options=settings, announce=announce)
             return
         ended_well = serve_workers(
-            source, workers=workers, store_url=store, make_keys=make_keys, books=kept, host=host, port=port,
+            source, workers=workers, store_url=store, make_keys=make_keys, books=opened_books, host=host, port=port,
             hang_s=hang_s, options=settings, announce=announce_workers,
         )  # fmt: skip
     sys.exit(0 if ended_well else 1)

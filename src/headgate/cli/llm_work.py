@@ -93,7 +93,7 @@ async def _work(policy: Path, how: dict[str, Any]) -> None:
         running = asyncio.ensure_future(worker.run())
         signals = 0
 
-        def asked() -> None:
+        def on_signal() -> None:
             nonlocal signals
             signals += 1
             if signals == 1:
@@ -103,7 +103,7 @@ async def _work(policy: Path, how: dict[str, Any]) -> None:
                 running.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, asked)
+            asyncio.get_running_loop().add_signal_handler(number, on_signal)
         click.echo(f"headgate: {worker.name} serves the queue {how['name']}", err=True)
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -134,11 +134,11 @@ def _function(text: str) -> Any:
         raise ConfigError(f"a handler is MODULE:NAME, such as jobs:ask, not {text[:60]!r}")
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"the handler {text[:60]!r} is not there: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"the handler {text[:60]!r} is a {type(found).__name__}, not a function")
-    if inspect.isfunction(found) and not inspect.iscoroutinefunction(inspect.unwrap(found)):
+    if not callable(function):
+        raise ConfigError(f"the handler {text[:60]!r} is a {type(function).__name__}, not a function")
+    if inspect.isfunction(function) and not inspect.iscoroutinefunction(inspect.unwrap(function)):
         raise ConfigError(f"the handler {text[:60]!r} begins with def: it would hold up all jobs; write async def")
-    return found
+    return function

@@ -1,4 +1,4 @@
-"""What the command line takes for a request, an address, a number: misuse is told before anything is done."""
+"""Options that are requests, addresses or numbers: misuse is reported before any work begins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Finite(click.FloatRange):
-    """A number in a range; nan lies in none."""
+    """A number in a range; nan is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -38,7 +38,7 @@ class Finite(click.FloatRange):
 
 
 class PolicyFile(click.Path):
-    """The file of a policy; for limits in its place it shows the file that they are written in."""
+    """The file of a policy; if limits are given in its place, the error shows a policy file with them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and reads_as_limits(value) and not os.path.lexists(value):
@@ -52,7 +52,7 @@ class PolicyFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-# Whether a file can be read shows as it is read: with status 1, and for each of several files by itself.
+# Reading shows whether a file can be read: with status 1, and for each of several files separately.
 POLICY_FILE = PolicyFile(path_type=Path, readable=False)
 FILE_TO_READ = click.Path(path_type=Path, readable=False)
 
@@ -172,13 +172,13 @@ def headers(context: click.Context, parameter: click.Parameter, values: tuple[st
 
 
 def certificate_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> CertificateFiles | None:
-    """The files of TLS; None where it is not asked for."""
+    """The files of TLS; None where none is given."""
     from headgate.service.workers.certificate import CertificateFiles
 
     if certificate is not None and key is not None:
         return CertificateFiles(certificate, key, client_ca)
-    given = {"--tls-certificate": certificate, "--tls-key": key, "--tls-client-ca": client_ca}
-    for option in (name for name, file in given.items() if file is not None):
+    files = {"--tls-certificate": certificate, "--tls-key": key, "--tls-client-ca": client_ca}
+    for option in (name for name, file in files.items() if file is not None):
         missing = "--tls-certificate" if certificate is None else "--tls-key"
         raise click.UsageError(f"{option} needs {missing}: TLS needs a certificate and its key, each in a file in PEM")
     return None

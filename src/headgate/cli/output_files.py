@@ -1,4 +1,4 @@
-"""The files that commands write reports to. A page replaces an older page alone, and no report replaces books."""
+"""The files that commands write reports to. A page replaces only an older page, and no report replaces books."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 _PAGE = b"<!doctype html"
 _BOOKS = (b"SQLite format 3\0", b'{"kind":', b"\x1f\x8b")
-"""How books begin: a database, lines of JSON, lines that were put aside and compressed."""
+"""The first bytes of books: of a database, of lines of JSON, of lines that were rotated and compressed."""
 
 
 def page_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Where a page is written to. A log or a policy that is there, as after `--report *.log`, is not replaced."""
+    """The file that a page is written to. An existing log or policy, as after `--report *.log`, is not replaced."""
     beginning = _beginning(value)
     if beginning and not beginning.lower().startswith(_PAGE):
         raise click.BadParameter(f"{value} is there, and is no page: name a new file, or an older page to replace it")
@@ -20,14 +20,14 @@ def page_file(context: click.Context, parameter: click.Parameter, value: Path | 
 
 
 def report_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Where a report on books is written to. Books that are there are not replaced."""
+    """The file that a report on books is written to. Existing books are not replaced."""
     if _beginning(value).startswith(_BOOKS):
         raise click.BadParameter(f"{value} is there, and holds books: name a new file, or an older report")
     return value
 
 
 def write_report(file: Path, text: str) -> None:
-    """Write a report, and tell where it is; raises OSError that names the file."""
+    """Write a report, and print its path; raises OSError that names the file."""
     try:
         file.write_text(text, encoding="utf-8", errors="replace", newline="")
     except OSError as error:
@@ -36,7 +36,7 @@ def write_report(file: Path, text: str) -> None:
 
 
 def _beginning(file: Path | None) -> bytes:
-    """The first bytes of a file; none where it is not there, or is a device. Its folder has to be there."""
+    """The first bytes of a file; none for a device or a file that does not exist. Its folder must exist."""
     if file is None:
         return b""
     if not file.parent.is_dir():
@@ -46,7 +46,7 @@ def _beginning(file: Path | None) -> bytes:
     if not file.is_file():
         return b""
     try:
-        with file.open("rb") as there:
-            return there.read(16)
+        with file.open("rb") as opened:
+            return opened.read(16)
     except OSError as error:
         raise click.BadParameter(f"{file}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The policies that commands are told: files, or standard input as `-`."""
+"""The policies that commands read: files, or standard input as `-`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def policy_of(file: Path) -> Policy:
 
 
 def policy_text(file: str) -> bytes:
-    """What a file or standard input says, no more of it than a policy may have; raises OSError."""
+    """The text of a file or of standard input, at most as long as a policy may be; raises OSError."""
     if file != "-":
         return read_policy_file(Path(file))
     from headgate.replay.pipes import standard_input
@@ -30,6 +30,6 @@ def policy_text(file: str) -> bytes:
     return standard_input().read(LARGEST_BYTES + 1)
 
 
-def shown_name(file: str | Path) -> str:
-    """How messages name a file."""
+def display_name(file: str | Path) -> str:
+    """The name of a file in messages."""
     return _STANDARD_INPUT if str(file) == "-" else str(file)

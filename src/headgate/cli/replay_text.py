@@ -1,4 +1,4 @@
-"""What came of a replay, for people at a terminal: nothing that matters is lost at 80 columns."""
+"""The outcome of a replay as text for a terminal: nothing important is lost at 80 columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HEADS = ("requests", "passed", "refused", "%", "keys")
 
 
 def outcome_lines(outcome: Outcome, top: int, width: int) -> Iterator[str]:
-    """What each policy did, rule by rule, and where two of them differ."""
+    """The result of each policy, rule by rule, and the differences of two of them."""
     width = max(width, _NARROWEST)
-    for place, result in enumerate(outcome.results):
-        if place:
+    for index, result in enumerate(outcome.results):
+        if index:
             yield ""
         yield from _headline(result, outcome, width)
         if result.requests:
@@ -36,7 +36,7 @@ def outcome_lines(outcome: Outcome, top: int, width: int) -> Iterator[str]:
 
 
 def unread_lines(tally: Tally) -> Iterator[str]:
-    """What could not be read, what was not there, and what was guessed."""
+    """Messages about lines that could not be read, fields that were absent, and dates that were guessed."""
     for source, absent in tally.absent.items():
         for role, field in absent.items():
             yield f"{source}: no line has the field {field!r} that was named for the {role}"
@@ -80,16 +80,16 @@ def _headline(result: Result, outcome: Outcome, width: int) -> Iterator[str]:
 
 
 def _rules(result: Result, width: int) -> Iterator[str]:
-    """A row for each rule. Limits stand in a line of their own where the row has no room for them."""
+    """A row for each rule. Limits are in a line of their own where the row has no space for them."""
     rows = [
         (f"{rule.matched:,}", f"{rule.allowed:,}", f"{rule.refused:,}", _share(rule.refused, rule.matched),
          f"{rule.keys:,}")
         for rule in result.rules
     ]  # fmt: skip
-    widths = [max(len(head), *(len(row[place]) for row in rows)) for place, head in enumerate(_HEADS)]
+    widths = [max(len(head), *(len(row[index]) for row in rows)) for index, head in enumerate(_HEADS)]
     numbers_width = sum(widths) + 2 * len(widths)
     names = [_name(rule) for rule in result.rules]
-    # Where a name is too long, it stands above its numbers.
+    # A name that is too long is above its numbers.
     first = min(max(4, *(len(name) for name in names)), max(4, width - numbers_width - 2))
     head = f"  {'rule':{first}}{_numbers(_HEADS, widths)}"
     yield f"{head}  limits" if len(head) + 8 <= width else head
@@ -105,7 +105,7 @@ def _rules(result: Result, width: int) -> Iterator[str]:
 
 
 def _refusals(result: Result, top: int, width: int) -> Iterator[str]:
-    """Of each rule that refused: which keys most often, and in which minute."""
+    """For each rule that refused: the keys that it refused most often, and the worst minute."""
     for rule in result.rules:
         worst = rule.worst_minute()
         if worst is not None:
@@ -114,13 +114,15 @@ def _refusals(result: Result, top: int, width: int) -> Iterator[str]:
 
 
 def _busiest(result: Result, top: int, width: int) -> Iterator[str]:
-    """The busiest keys, each once, under what they are counted by where that differs."""
-    found = result.busiest(top)
-    for by in dict.fromkeys(one.by for one in found):
+    """The busiest keys, each once, grouped by their identities where these differ."""
+    busiest = result.busiest(top)
+    for by in dict.fromkeys(one.by for one in busiest):
         name = (
-            f"busiest keys by {' and '.join(by) or 'nothing'}" if len({one.by for one in found}) > 1 else "busiest keys"
+            f"busiest keys by {' and '.join(by) or 'nothing'}"
+            if len({one.by for one in busiest}) > 1
+            else "busiest keys"
         )
-        yield from _counts(name, [(one.key, one.requests) for one in found if one.by == by], width)
+        yield from _counts(name, [(one.key, one.requests) for one in busiest if one.by == by], width)
 
 
 def _difference(outcome: Outcome, top: int, width: int) -> Iterator[str]:
@@ -139,13 +141,13 @@ def _difference(outcome: Outcome, top: int, width: int) -> Iterator[str]:
 
 
 def _counts(name: str, counts: Sequence[tuple[str, int]], width: int) -> Iterator[str]:
-    """`name: key (count), key (count)`, folded between them alone."""
+    """`name: key (count), key (count)`, wrapped only between keys."""
     if not counts:
         return
     indent = " " * (len(name) - len(name.lstrip()) + 2)
     line = f"{name}:"
-    for place, (key, count) in enumerate(counts):
-        item = f"{key} ({count:,})" + ("," if place < len(counts) - 1 else "")
+    for index, (key, count) in enumerate(counts):
+        item = f"{key} ({count:,})" + ("," if index < len(counts) - 1 else "")
         if len(line) + 1 + len(item) > width and line.strip():
             yield line
             line = f"{indent}{item}"

@@ -21,7 +21,7 @@ import click
 from headgate.amounts import unit_named
 from headgate.cli import terminal
 from headgate.cli.output_files import write_report
-from headgate.cli.policies import policy_of, shown_name
+from headgate.cli.policies import display_name, policy_of
 from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
 from headgate.replay.fielded_log import KNOWN_NAMES
@@ -31,7 +31,7 @@ from headgate.replay.summary import summary
 from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
 
 TERMINATED = 143
-"""What a shell says of a program that SIGTERM ended."""
+"""The exit status that a shell reports for a program that SIGTERM ended."""
 
 _SHORT_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}))?((?: ?(?:Z|UTC|[+-][0-9:]{2,5}))?)")
 
@@ -52,16 +52,16 @@ def run_replay(
     report_file: Path | None,
     top: int,
 ) -> None:
-    """Replay logs and tell what came of it."""
+    """Replay logs and print the outcome."""
     read_time = TimeReader(_zone(timezone))
     files = [policy] if compare is None else [policy, compare]
     if [*logs, *map(str, files)].count("-") > 1:
         raise click.UsageError("standard input can be read once: - stands for one log or one policy")
-    policies = [(shown_name(file), policy_of(file)) for file in files]
-    told, units = _fields(fields, tuple(dict.fromkeys(unit for _, read in policies for unit in read.units)))
+    policies = [(display_name(file), policy_of(file)) for file in files]
+    role_fields, units = _fields(fields, tuple(dict.fromkeys(unit for _, read in policies for unit in read.units)))
     reading = Reading(
         format=format,
-        fields=told,
+        fields=role_fields,
         units=units,
         headers={name.lower(): field for name, field in _pairs("header", headers, None).items()},
         read_time=read_time,
@@ -97,7 +97,7 @@ def run_replay(
 
 
 def _unreadable(format: Format) -> str:
-    """What to try where no line of a log could be read."""
+    """The advice where no line of a log could be read."""
     if format == "auto":
         return "no line could be read: the format was taken for the one that fits best, and --format says another"
     others = ", ".join(name for name in FORMATS if name not in ("auto", format))
@@ -107,7 +107,7 @@ def _unreadable(format: Format) -> str:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Have SIGTERM end the command in order: copies of logs are deleted."""
+    """Let SIGTERM end the command with a clean-up: copies of logs are deleted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -120,7 +120,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """What is told of each step in bytes; it is shown where a terminal is there to see it."""
+    """A function to call with the bytes of each step; progress is shown where stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda step: None
         return
@@ -141,13 +141,13 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 def _fields(texts: Sequence[str], units: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """(the fields of roles, the fields of the units that a policy counts)."""
-    told: dict[str, str] = {}
+    role_fields: dict[str, str] = {}
     costs: dict[str, str] = {}
     for name, field in _pairs("field", texts, (*KNOWN_NAMES, *units), fold=unit_named).items():
-        (told if name in KNOWN_NAMES else costs)[name] = field
-    if costs and "cost" in told:
+        (role_fields if name in KNOWN_NAMES else costs)[name] = field
+    if costs and "cost" in role_fields:
         raise click.BadParameter("give the cost, or what it is by its units, not both", param_hint="--field")
-    return told, costs
+    return role_fields, costs
 
 
 def _pairs(
@@ -159,8 +159,10 @@ def _pairs(
         if known and name not in known:
             name = fold(name)
         if not separator or not name or not value or (known and name not in known):
-            wanted = f"NAME is one of {', '.join(known)}" if known else "NAME is a header, VALUE a field of the log"
-            raise click.BadParameter(f"it is written NAME=VALUE, not {text[:60]!r}; {wanted}", param_hint=f"--{option}")
+            expected = f"NAME is one of {', '.join(known)}" if known else "NAME is a header, VALUE a field of the log"
+            raise click.BadParameter(
+                f"it is written NAME=VALUE, not {text[:60]!r}; {expected}", param_hint=f"--{option}"
+            )
         pairs[name] = value
     return pairs
 
@@ -174,7 +176,7 @@ def _calendar(text: str) -> Callable[[], Calendar]:
 
 
 def _span(read_time: TimeReader, from_time: str | None, to_time: str | None) -> Span:
-    """What is asked for of the time; a date alone is its first moment."""
+    """The requested span of time; a date alone is its first moment."""
     moments = list(ALWAYS)
     for place, (option, text) in enumerate((("--from", from_time), ("--to", to_time))):
         if text is None:

@@ -1,4 +1,4 @@
-"""The terminal that results are shown on: how wide it is, and what happens when it goes away."""
+"""The terminal that shows results: its width, and what happens when it is closed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WIDTH_OF_A_FILE = 120
 
 
 def width() -> int:
-    """How wide results are: as COLUMNS says, else as the terminal is, else as wide as a page."""
+    """The width of results: that of COLUMNS, else that of the terminal, else that of a file."""
     return shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
 
 
 def printable(text: str) -> str:
-    """A message without what a terminal would obey: names of files and columns may hold anything."""
+    """A message without control characters: names of files and columns may contain any."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 

@@ -1,4 +1,4 @@
-"""`headgate validate`: what is wrong with policy files, and what can hardly be meant, for people and programs."""
+"""`headgate validate`: errors in policy files, and warnings of likely mistakes, for people and programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from headgate.cli.policies import policy_text, shown_name
+from headgate.cli.policies import display_name, policy_text
 from headgate.cli.terminal import printable
 from headgate.errors import ConfigError
 from headgate.policy.load import check_policy
@@ -20,36 +20,36 @@ from headgate.policy.yaml_source import Document, read_document
 
 
 @dataclass(slots=True)
-class _Checked:
-    """What came of one file. `policy` is None where it cannot be used."""
+class _CheckResult:
+    """The result for one file. `policy` is None where the file cannot be used."""
 
     file: str
     policy: PolicyModel | None = None
     problems: Sequence[Problem] = ()
     message: str = ""
-    """The problems as people read them."""
+    """The problems as text for people."""
 
     warnings: Sequence[Problem] = field(default_factory=list)
 
 
 def run_validate(files: Sequence[str], *, as_json: bool) -> bool:
-    """Check files and tell what came of it; whether all of them are good."""
+    """Check files and print the results; return whether all of them are valid."""
     checked = [_check(file) for file in files]
     if as_json:
         click.echo(json.dumps([_as_json(one) for one in checked]))
     else:
         for one in checked:
-            _tell(one)
+            _print_result(one)
     return all(one.policy is not None for one in checked)
 
 
-def _check(file: str) -> _Checked:
-    checked = _Checked(shown_name(file))
+def _check(file: str) -> _CheckResult:
+    checked = _CheckResult(display_name(file))
     try:
         document = read_document(policy_text(file), checked.file)
         policy = check_policy(document)
-        if wrong := [*_wrong_prices(document, policy), *_too_much_for_a_zone(document, policy)]:
-            raise PolicyError(checked.file, wrong)
+        if problems := [*_price_problems(document, policy), *_zone_problems(document, policy)]:
+            raise PolicyError(checked.file, problems)
         checked.warnings = warnings_of(document, policy)
         checked.policy = policy
     except PolicyError as error:
@@ -59,8 +59,8 @@ def _check(file: str) -> _Checked:
     return checked
 
 
-def _wrong_prices(document: Document, policy: PolicyModel) -> list[Problem]:
-    """What gates of language models would not take of the prices, which the policy alone does not tell."""
+def _price_problems(document: Document, policy: PolicyModel) -> list[Problem]:
+    """Problems of prices that gates of language models would refuse, which loading the policy does not find."""
     prices = {} if policy.llm is None else policy.llm.prices
     if not prices:
         return []
@@ -76,8 +76,8 @@ def _wrong_prices(document: Document, policy: PolicyModel) -> list[Problem]:
     return problems
 
 
-def _too_much_for_a_zone(document: Document, policy: PolicyModel) -> list[Problem]:
-    """What a shared zone, where the policy names one, cannot decide."""
+def _zone_problems(document: Document, policy: PolicyModel) -> list[Problem]:
+    """Problems of limits that a shared zone cannot decide, where the policy names one."""
     if not policy.store.startswith("shared:"):
         return []
     from headgate.policy.compiler import compile_policy
@@ -87,25 +87,25 @@ def _too_much_for_a_zone(document: Document, policy: PolicyModel) -> list[Proble
     return [document.problem(("store",), obstacle)] if obstacle else []
 
 
-def _tell(checked: _Checked) -> None:
+def _print_result(checked: _CheckResult) -> None:
     for warning in checked.warnings:
-        _say(place_text(checked.file, warning, "warning: "), err=True)
+        _print(place_text(checked.file, warning, "warning: "), err=True)
     if checked.policy is not None:
-        rules = _counted(len(checked.policy.rules), "rule")
-        found = f", {_counted(len(checked.warnings), 'warning')}" if checked.warnings else ", no problems"
-        _say(f"{checked.file}: {rules} of {checked.policy.namespace}{found}")
+        rules = _count_text(len(checked.policy.rules), "rule")
+        warnings_text = f", {_count_text(len(checked.warnings), 'warning')}" if checked.warnings else ", no problems"
+        _print(f"{checked.file}: {rules} of {checked.policy.namespace}{warnings_text}")
     elif checked.message:
-        _say(checked.message, err=True)
-        _say(f"headgate: {checked.file}: {_counted(len(checked.problems), 'problem')}", err=True)
+        _print(checked.message, err=True)
+        _print(f"headgate: {checked.file}: {_count_text(len(checked.problems), 'problem')}", err=True)
     else:
-        _say(f"headgate: {checked.file}: {checked.problems[0].message}", err=True)
+        _print(f"headgate: {checked.file}: {checked.problems[0].message}", err=True)
 
 
-def _say(text: str, *, err: bool = False) -> None:
+def _print(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def _as_json(checked: _Checked) -> dict[str, Any]:
+def _as_json(checked: _CheckResult) -> dict[str, Any]:
     policy = checked.policy
     return {
         "file": checked.file,
@@ -118,7 +118,7 @@ def _as_json(checked: _Checked) -> dict[str, Any]:
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
-    """`line` and `column` count from 1, and are 0 where a problem is of the file as a whole."""
+    """`line` and `column` count from 1, and are 0 where a problem concerns the whole file."""
     return {
         "path": path_text(problem.path),
         "message": problem.message,
@@ -127,5 +127,5 @@ def _problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,4 +1,4 @@
-"""`headgate zone`: look into a shared zone, and take things out of it, while others use it."""
+"""`headgate zone`: inspects a shared zone and removes states from it, while other processes use it."""
 
 from __future__ import annotations
 
@@ -56,25 +56,27 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
     store = existing_zone(path)
-    known = store.known_limits()
-    found = [(*known[state["limit"]], state) for state in store.look(_key(key))]
+    limit_texts = store.known_limits()
+    results = [(*limit_texts[state["limit"]], state) for state in store.look(_key(key))]
     if as_json:
-        click.echo(json.dumps([{**state, "scope": scope, "limit": text} for scope, text, state in found]))
+        click.echo(json.dumps([{**state, "scope": scope, "limit": text} for scope, text, state in results]))
         return
-    if not found:
-        click.echo(f"nothing is held of {_shown(key)}")
-    for scope, text, state in found:
+    if not results:
+        click.echo(f"nothing is held of {_key_text(key)}")
+    for scope, text, state in results:
         refused = ", its last request was refused" if state["refused"] else ""
         reset_after_s = state["reset_after_us"] / 1e6
-        click.echo(f"{scope}  {text}: {_left(text, state['remaining'])} left, all in {reset_after_s:.3f} s{refused}")
+        click.echo(
+            f"{scope}  {text}: {_remaining_text(text, state['remaining'])} left, all in {reset_after_s:.3f} s{refused}"
+        )
 
 
 @zone.command(help=f"Forget what a KEY used, under all limits. {_KEY_HELP}")
 @click.argument("key", nargs=-1, required=True)
 @click.argument("path")
 def reset(key: tuple[str, ...], path: str) -> None:
-    found = existing_zone(path).forget(_key(key))
-    click.echo(f"forgot what {_shown(key)} used" if found else f"nothing was held of {_shown(key)}")
+    results = existing_zone(path).forget(_key(key))
+    click.echo(f"forgot what {_key_text(key)} used" if results else f"nothing was held of {_key_text(key)}")
 
 
 @zone.command()
@@ -93,10 +95,10 @@ def _key(parts: tuple[str, ...]) -> Key:
     return parts[0] if len(parts) == 1 else parts
 
 
-def _left(text: str, remaining: int) -> str:
-    """What is left of a limit of this text, in its unit."""
+def _remaining_text(text: str, remaining: int) -> str:
+    """What remains of a limit with this text, in its unit."""
     return amount_text(remaining, parse_limits(text)[0].of)
 
 
-def _shown(key: tuple[str, ...]) -> str:
+def _key_text(key: tuple[str, ...]) -> str:
     return " ".join(repr(part[:60]) for part in key)

@@ -1,1 +1,1 @@
-"""Decisions as HTTP says them: headers, statuses, bodies. No framework is imported here."""
+"""Decisions in HTTP: headers, statuses and bodies. No framework is imported here."""

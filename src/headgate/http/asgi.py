@@ -3,8 +3,8 @@
     app = RateLimitMiddleware(app, limits="100/minute")
     app.add_middleware(RateLimitMiddleware, policy="policy.yaml")
 
-A pure class: it imports no framework, never touches a body, and passes every message on as it is, except
-for the headers that say what remains.
+The middleware imports no framework, never reads a body, and passes every message on unchanged, except for the rate
+limit header fields.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
-from headgate.http.server.behind import is_before, root_path_of
 from headgate.http.server.callables import AsgiCallable, mark_coroutine_function
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.nested import JUDGED, around, leave, nested
+from headgate.http.server.inner_applications import is_before, root_path_of
+from headgate.http.server.nested_enforcers import JUDGED_PLACES, nested, outer_exchanges, store_exchange
 from headgate.http.server.options import Options, check_fallback
 from headgate.http.server.scope_exchange import ScopeExchange
 from headgate.policy.gate import AnyPolicy, AsyncGate
@@ -54,15 +54,15 @@ __all__ = [
 class RateLimitMiddleware(AsgiCallable):
     """Decides each request before `app` sees it; a refused one never reaches it.
 
-    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and any other of
-    `headgate.http.server.options.Options`. Rules see the path as it was sent, including the
-    prefix of a mount. `websockets` limits handshakes, too. `fallback` is an application that
-    answers refused requests, perhaps from a cache. The store is connected when the server starts the
-    application's lifespan, and closed when it ends it, if it was opened here. Raises ConfigError or PolicyError.
+    Pass a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and any other of
+    `headgate.http.server.options.Options`. Rules see the path as it was sent, including the prefix of a mount.
+    With `websockets`, handshakes are limited, too. `fallback` is an application that answers refused requests, perhaps
+    from a cache. The store is connected when the server starts the application's lifespan, and closed when it ends it,
+    if it was opened here. Raises ConfigError or PolicyError.
     """
 
     request_kind: ClassVar[type[AsgiRequest]] = AsgiRequest
-    """Makes the request that limits see; an integration has its framework's in it."""
+    """The class of the request that limits see; an integration's wraps its framework's request."""
 
     def __init__(
         self,
@@ -98,16 +98,16 @@ class RateLimitMiddleware(AsgiCallable):
         enforcer = self._enforcer
         decided: Any = None
         if self._root_path:
-            scope["root_path"] = self._root_path  # as the application will; its routes are found by it
+            scope["root_path"] = self._root_path  # as the application will set it; its routes are found by it
         if self._nested is not None:
-            if JUDGED not in scope:
-                scope[JUDGED] = self._nested.first
+            if JUDGED_PLACES not in scope:
+                scope[JUDGED_PLACES] = self._nested.first_places
             elif scope["type"] != "lifespan":
                 enforcer = self._nested.enforcer(scope)
-        natively = enforcer.natively
-        if natively is not None and not self._is_outer:
+        decide_natively = enforcer.decide_natively
+        if decide_natively is not None and not self._is_outer:
             try:
-                decided = natively(scope, send)
+                decided = decide_natively(scope, send)
             except StoreError as error:
                 decided = error
             if callable(decided):
@@ -127,16 +127,16 @@ class RateLimitMiddleware(AsgiCallable):
             if decided is None:
                 request = self.request_kind(scope)
                 try:
-                    decided = enforcer.ask(request)
+                    decided = enforcer.decide(request)
                 except StoreError as error:
                     decided = error
                 if decided is None:
                     await self.app(scope, receive, send)
                     return
-            # Most requests pass at once, and nothing comes after: they need no exchange.
-            told = enforcer.passing(decided) if type(decided) is Decision and decided.allowed else None
-            if told is not None:
-                await self.app(scope, receive, adding(send, told) if told else send)
+            # Most requests pass at once, and nothing has to be settled: they need no exchange.
+            fields = enforcer.passing_fields(decided) if type(decided) is Decision and decided.allowed else None
+            if fields is not None:
+                await self.app(scope, receive, adding(send, fields) if fields else send)
                 return
         exchange = ScopeExchange()
         if self._is_outer:
@@ -145,16 +145,16 @@ class RateLimitMiddleware(AsgiCallable):
             judged = exchange.judge_scope(enforcer, self.request_kind, (scope,), decided, request)
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
-            for outer in around(scope, self):
+            for outer in outer_exchanges(scope, self):
                 await outer.take_back_async()
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
             return
         if self._is_outer:
-            leave(scope, exchange, self)
+            store_exchange(scope, exchange, self)
         if enforcer.settles:
             await exchange.run(self.app, scope, receive, send)
         else:
-            fields = exchange.encoded_fields() if judgement.told is None else judgement.told
+            fields = exchange.encoded_fields() if judgement.fields is None else judgement.fields
             await self.app(scope, receive, adding(send, fields) if fields else send)
 
     async def aclose(self) -> None:

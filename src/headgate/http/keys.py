@@ -1,10 +1,10 @@
-"""Identify clients: functions of a request that give the key it is counted by, None where it has none.
+"""Identify clients: functions of a request that return the key it is counted by, None where it has none.
 
     RateLimitMiddleware(app, limits="100/minute", key=first_of(api_key("X-API-Key"), header("X-User-Id")))
 
 They take Headgate's request, and that of any framework whose integration is imported.
 
-Each key begins with its source: header 7 is not cookie 7. Only what a client cannot choose
+Each key begins with its source: header 7 is not cookie 7. Only a value that a client cannot choose
 freely identifies it; see docs/identity.md.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from headgate.drive import answered
 from headgate.errors import ConfigError
-from headgate.http.server.functions import of_request, portable, portable_here, request_of
+from headgate.http.server.functions import adapt_function, portable, portable_here, request_of
 from headgate.keys import whole_number
 from headgate.policy.extract import Extractor, extractor_of
 from headgate.policy.identity import CookieIdentity, HeaderIdentity, Parts, QueryIdentity, is_repeated
@@ -28,110 +28,112 @@ KeyOf = Callable[[Any], tuple[str, ...] | None]
 
 
 def header(name: str, *, secret: bool = False) -> KeyOf:
-    """The value of a header; a `secret` one is replaced by a digest before it is used."""
-    return _named(f"header:{_checked(name).lower()}", extractor_of(HeaderIdentity(name, header_name(name), secret)))
+    """Key by the value of a header; a `secret` one is replaced by a digest before it is used."""
+    return _from_extractor(
+        f"header:{_checked(name).lower()}", extractor_of(HeaderIdentity(name, header_name(name), secret))
+    )
 
 
 def api_key(name: str = "X-API-Key") -> KeyOf:
-    """The API key in a header, or its token where it says `Bearer` before it; only its digest is kept."""
+    """Key by the API key in a header, or by the token after `Bearer`; only its digest is kept."""
     lower = header_name(_checked(name))
     read = extractor_of(HeaderIdentity(name, lower, secret=True))
 
     @portable_here
-    def of(asked: Any) -> tuple[str, ...] | None:
-        request = asked if isinstance(asked, Request) else request_of(asked)
+    def key_of(any_request: Any) -> tuple[str, ...] | None:
+        request = any_request if isinstance(any_request, Request) else request_of(any_request)
         sent = request.header(lower)
         scheme, *token = sent.split(None, 1)[:2] or [""]
-        if scheme.lower() == "bearer":  # alone it is no key
+        if scheme.lower() == "bearer":  # without a token it is not a key
             request = Request(headers={name: token[0] if token else ""})
         return _key("api_key", read(request))
 
-    return of
+    return key_of
 
 
 def cookie(name: str, *, secret: bool = True) -> KeyOf:
-    """The value of a cookie, by its digest unless it is no `secret`."""
-    return _named(f"cookie:{name}", extractor_of(CookieIdentity(name, _checked(name), secret)))
+    """Key by the value of a cookie; a `secret` one is replaced by its digest."""
+    return _from_extractor(f"cookie:{name}", extractor_of(CookieIdentity(name, _checked(name), secret)))
 
 
 def query(name: str, *, secret: bool = False) -> KeyOf:
-    """The value of a query parameter; a `secret` one by its digest."""
-    return _named(f"query:{name}", extractor_of(QueryIdentity(name, _checked(name), secret)))
+    """Key by the value of a query parameter; a `secret` one is replaced by its digest."""
+    return _from_extractor(f"query:{name}", extractor_of(QueryIdentity(name, _checked(name), secret)))
 
 
 @portable_here
 def endpoint(request: Any) -> str:
-    """The route of a request, `GET /items/{id}`, "" where none is known: `scope=endpoint` counts each by itself."""
+    """Return a request's route, `GET /items/{id}`, "" where none is known: `scope=endpoint` counts each by itself."""
     return request_of(request).endpoint
 
 
 def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
-    """The first key that a request has; awaited where one of the functions is a coroutine function."""
+    """Key by the first key that a request has; awaited where one of the functions is a coroutine function."""
     if not keys:
         raise ConfigError("first_of needs at least one function")
-    functions = tuple(of_request("first_of", function) for function in keys)
+    functions = tuple(adapt_function("first_of", function) for function in keys)
 
-    def of(asked: Any) -> Any:
-        request = request_of(asked)
-        return next((key for key in (function(request) for function in functions) if _is_one(key)), None)
+    def key_of(any_request: Any) -> Any:
+        request = request_of(any_request)
+        return next((key for key in (function(request) for function in functions) if _is_key(key)), None)
 
-    async def of_async(asked: Any) -> Any:
-        request = request_of(asked)
+    async def key_of_async(any_request: Any) -> Any:
+        request = request_of(any_request)
         for function in functions:
-            key = await _settled(function(request))
-            if _is_one(key):
+            key = await _awaited(function(request))
+            if _is_key(key):
                 return key
         return None
 
-    return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
+    return portable_here(key_of_async if any(map(iscoroutinefunction, functions)) else key_of)
 
 
 def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
-    """All of these together, such as a tenant and its user; None where one is missing."""
+    """Key by all of these together, such as a tenant and its user; None where one is missing."""
     if not keys:
         raise ConfigError("all_of needs at least one function")
-    functions = tuple(of_request("all_of", function) for function in keys)
+    functions = tuple(adapt_function("all_of", function) for function in keys)
 
-    def of(asked: Any) -> Any:
-        request = request_of(asked)
-        return _together([function(request) for function in functions])
+    def key_of(any_request: Any) -> Any:
+        request = request_of(any_request)
+        return _combined([function(request) for function in functions])
 
-    async def of_async(asked: Any) -> Any:
-        request = request_of(asked)
-        return _together([await _settled(function(request)) for function in functions])
+    async def key_of_async(any_request: Any) -> Any:
+        request = request_of(any_request)
+        return _combined([await _awaited(function(request)) for function in functions])
 
-    return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
+    return portable_here(key_of_async if any(map(iscoroutinefunction, functions)) else key_of)
 
 
-def _is_one(key: Any) -> bool:
-    """Whether a function gave a key: 0 is one, and a tuple that lacks a part is none."""
+def _is_key(key: Any) -> bool:
+    """Whether a function's result is a key: 0 is one, and a tuple that lacks a part is not."""
     if isinstance(key, tuple):
         return bool(key) and all(part is not None and part != "" for part in key)
     return bool(key) or whole_number(key) is not None
 
 
-def _together(found: list[Any]) -> tuple[Any, ...] | None:
-    if not all(map(_is_one, found)):
+def _combined(found: list[Any]) -> tuple[Any, ...] | None:
+    if not all(map(_is_key, found)):
         return None
     return tuple(part for key in found for part in (key if isinstance(key, tuple) else (key,)))
 
 
-async def _settled(value: Any | Awaitable[Any]) -> Any:
+async def _awaited(value: Any | Awaitable[Any]) -> Any:
     return await answered(value)
 
 
-def _named(place: str, extract: Extractor) -> KeyOf:
+def _from_extractor(source: str, extract: Extractor) -> KeyOf:
     @portable_here
-    def of(asked: Any) -> tuple[str, ...] | None:
-        return _key(place, extract(asked if isinstance(asked, Request) else request_of(asked)))
+    def key_of(any_request: Any) -> tuple[str, ...] | None:
+        return _key(source, extract(any_request if isinstance(any_request, Request) else request_of(any_request)))
 
-    return of
+    return key_of
 
 
-def _key(place: str, found: Parts | None) -> tuple[str, ...] | None:
+def _key(source: str, found: Parts | None) -> tuple[str, ...] | None:
     if found is None:
         return None
-    return (place, REPEATED) if is_repeated(found) else (place, *found)
+    return (source, REPEATED) if is_repeated(found) else (source, *found)
 
 
 def _checked(name: str) -> str:

@@ -1,6 +1,6 @@
-"""A decision as an HTTP answer: status, headers, and on a refusal a problem body (RFC 9457).
+"""A decision as an HTTP response: status, headers, and for a refusal a problem body (RFC 9457).
 
-A refusal is 429. Where the store could not decide and the written choice refused, it is 503: a
+A refusal is 429. Where the store could not decide and the configuration refuses then, it is 503: a
 failure of the limiter never looks like a client's fault.
 """
 
@@ -20,13 +20,13 @@ PROBLEM_JSON = "application/problem+json"
 
 _MOST_TEXTS = 4096
 _DEFAULT = "default"
-"""What a limit without a name of its own is called: this says nothing to a client."""
+"""The name of a limit without a name of its own: it means nothing to a client."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class HttpAnswer(NamedTuple):
-    """What to send. `body`, a problem on one line of ASCII, is None where the request may pass."""
+    """The response to send. `body`, a problem on one line of ASCII, is None where the request may pass."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -39,9 +39,9 @@ class HttpAnswer(NamedTuple):
 
 
 def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> HttpAnswer:
-    """The answer that a decision asks for; the headers belong on an allowed response too.
+    """Return the response for a decision; the headers belong on the response to an allowed request, too.
 
-    `fields` writes what remains, in one dialect or several.
+    `fields` writes the rate limit fields, in one dialect or several.
     """
     headers = headers_of(decision, fields)
     if decision.allowed:
@@ -50,7 +50,7 @@ def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> HttpAnsw
 
 
 def headers_of(decision: Decision, fields: Fields = ratelimit_fields) -> list[tuple[str, str]]:
-    """The headers of the answer alone."""
+    """Return only the headers of the response."""
     headers = fields(decision)
     if decision.degraded:
         headers.append(("X-RateLimit-Degraded", decision.degraded))
@@ -62,12 +62,12 @@ def headers_of(decision: Decision, fields: Fields = ratelimit_fields) -> list[tu
 
 
 def refusal_status(decision: Decision) -> int:
-    """The status of a refusal."""
+    """Return the status of a refusal."""
     return 503 if decision.degraded == "closed" else 429
 
 
 def refusal_body(decision: Decision) -> bytes:
-    """The problem body of a refusal."""
+    """Return the problem body of a refusal."""
     answers = writers_of(decision.definitions).answers
     if answers is None:
         return python_refusal_body(decision)
@@ -93,14 +93,14 @@ def python_refusal_body(decision: Decision) -> bytes:
 
 
 class _Text(NamedTuple):
-    """What is the same in all refusals of the same limits, which are kept so that their identities stay theirs."""
+    """The constant text of all refusals of the same limits, which are kept so that their identities are not reused."""
 
     refusing: tuple[NamedLimit, ...]
     start: bytes
     """Up to the seconds."""
 
     end: bytes
-    """From behind the milliseconds."""
+    """From after the milliseconds."""
 
     never: bytes
     """The whole body where waiting does not help."""
@@ -138,16 +138,16 @@ def _text_of(refusing: tuple[NamedLimit, ...], *, closed: bool) -> _Text:
 
 
 def _in_words(limit: NamedLimit) -> str:
-    """A limit as a client understands it: its name, if it was given one, and how much it lets pass in which time."""
+    """Describe a limit for a client: its name, if it has one, and how much it lets pass in which time."""
     unnamed = limit.name == _DEFAULT or limit.name.startswith(f"{_DEFAULT}.")
     return str(limit.limit) if unnamed else f"{limit.name} ({limit.limit})"
 
 
 def problem_json(problem: dict[str, Any]) -> bytes:
-    """A problem body on one line of ASCII."""
+    """Return a problem body on one line of ASCII."""
     return _encode(problem).encode()
 
 
 def plain_problem(status: int, title: str, detail: str) -> dict[str, Any]:
-    """A problem that is only its status: a request that cannot be read, a path that is not there."""
+    """Return a problem that only explains its status: a request that cannot be read, a path that does not exist."""
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}

@@ -3,7 +3,7 @@
     app = RateLimitMiddleware(app, limits="100/minute")
     flask_app.wsgi_app = RateLimitMiddleware(flask_app.wsgi_app, policy="policy.yaml")
 
-A pure class: it imports no framework, and returns the application's own iterable.
+The middleware imports no framework, and returns the application's own iterable.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Unpack
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.http.server.behind import is_before
 from headgate.http.server.callables import WsgiCallable
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
-from headgate.http.server.nested import JUDGED, around, leave, nested
+from headgate.http.server.inner_applications import is_before
+from headgate.http.server.nested_enforcers import JUDGED_PLACES, nested, outer_exchanges, store_exchange
 from headgate.http.server.options import Options, Response, check_fallback
 from headgate.http.server.wsgi_messages import (
     Environ,
@@ -43,14 +43,14 @@ _WITHOUT_HTTP = ("content-type", "content-length")
 class RateLimitMiddleware(WsgiCallable):
     """Decides each request before `app` sees it; a refused one never reaches it.
 
-    Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and any other of
+    Pass a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and any other of
     `headgate.http.server.options.Options`. Rules see the whole path, including the prefix of a
     mount. `fallback` is an application that answers refused requests, perhaps from a cache.
     Raises ConfigError or PolicyError.
     """
 
     request_kind: ClassVar[type[WsgiRequest]]
-    """Makes the request that limits see; an integration has its framework's in it."""
+    """The class of the request that limits see; an integration's wraps its framework's request."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class RateLimitMiddleware(WsgiCallable):
         enforcer: Enforcer = self._enforcer
         decided: Any = None
         if self._nested is not None:
-            if JUDGED not in environ:
-                environ[JUDGED] = self._nested.first
+            if JUDGED_PLACES not in environ:
+                environ[JUDGED_PLACES] = self._nested.first_places
             else:
                 enforcer = self._nested.enforcer(environ)
-        if enforcer.natively is not None and not self._is_outer:
+        if enforcer.decide_natively is not None and not self._is_outer:
             try:
-                decided = enforcer.natively(environ, start_response)
+                decided = enforcer.decide_natively(environ, start_response)
             except StoreError as error:
                 decided = error
             if callable(decided):
@@ -98,26 +98,26 @@ class RateLimitMiddleware(WsgiCallable):
         if not enforcer.settles and not self._is_outer:
             if decided is None:
                 try:
-                    decided = enforcer.ask(request)
+                    decided = enforcer.decide(request)
                 except StoreError as error:
                     decided = error
                 if decided is None:
                     return self.app(environ, start_response)
-            # Most requests pass at once, and nothing comes after: they need no exchange.
-            told = enforcer.passing(decided) if type(decided) is Decision and decided.allowed else None
-            if told is not None:
-                return self.app(environ, telling(start_response, told) if told else start_response)
+            # Most requests pass at once, and nothing has to be settled: they need no exchange.
+            fields = enforcer.passing_fields(decided) if type(decided) is Decision and decided.allowed else None
+            if fields is not None:
+                return self.app(environ, telling(start_response, fields) if fields else start_response)
         exchange = Exchange()
         judgement = exchange.judge(enforcer, request, self, "", decided, environ if self._is_outer else None)
         refusal = judgement.refusal
         if refusal is not None:
-            for outer in around(environ, self):
+            for outer in outer_exchanges(environ, self):
                 outer.take_back()
         elif self._is_outer:
-            leave(environ, exchange, self)
+            store_exchange(environ, exchange, self)
         if refusal is not None and self._fallback is None:
             return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
-        fields = exchange.fields() if judgement.told is None else judgement.told
+        fields = exchange.fields() if judgement.fields is None else judgement.fields
         if refusal is not None and self._fallback is not None:
             return self._fallback(environ, telling(unstored(start_response), fields))
         start = telling(start_response, fields) if fields else start_response
@@ -129,7 +129,7 @@ class RateLimitMiddleware(WsgiCallable):
 
 
 class WsgiRequest(Request):
-    """The request of an environ; its headers are read when they are first asked for."""
+    """The request of an environ; its headers are read when they are first accessed."""
 
     __slots__ = ("_environ", "_headers")
 
@@ -143,10 +143,10 @@ class WsgiRequest(Request):
         self._query = None
         self.method = environ["REQUEST_METHOD"].upper()
         path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
-        asked = environ.get("QUERY_STRING", "")
+        query = environ.get("QUERY_STRING", "")
         self.path = path_text(path) or "/"
-        if asked:
-            self.path += f"?{asked if asked.isascii() else target_text(asked.encode('latin-1', 'replace'))}"
+        if query:
+            self.path += f"?{query if query.isascii() else target_text(query.encode('latin-1', 'replace'))}"
         inner = inner_path(environ)
         if inner:
             self.path = RootedPath(self.path, (inner,))
@@ -155,24 +155,24 @@ class WsgiRequest(Request):
 
     @property
     def environ(self) -> Environ:
-        """The environ as the server gave it."""
+        """The environ from the server."""
         return self._environ
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case; asked for in any."""
+        """The headers, by name in lower case; a look-up may use any case."""
         headers = self._headers
         if headers is None:
             headers = self._headers = EnvironHeaders(self._environ)
         return headers
 
     def header(self, name: str) -> str:
-        """The value of a header; see `Request`."""
+        """Return the value of a header; see `Request`."""
         return one_value(self.headers, name)
 
     @property
     def host(self) -> str:  # type: ignore[override]
-        """What the request names as its host."""
+        """The host that the request names."""
         host: str = self._environ.get("HTTP_HOST") or self._environ.get("SERVER_NAME", "")
         return host
 
@@ -181,24 +181,24 @@ RateLimitMiddleware.request_kind = WsgiRequest
 
 
 def inner_path(environ: Environ) -> str:
-    """The path without a mount that a header tells, percent-encoded; "" where no header does.
+    """Return the path without a mount that a header contains, percent-encoded; "" where no header does.
 
-    gunicorn takes a header SCRIPT_NAME of a proxy for the mount, and some proxies pass on what a client sent so.
+    gunicorn reads the mount from a header SCRIPT_NAME of a proxy, and some proxies pass on such a header of a client.
     """
-    mount, told = environ.get("SCRIPT_NAME"), environ.get("HTTP_SCRIPT_NAME")
-    if not mount or not told:
+    mount, sent = environ.get("SCRIPT_NAME"), environ.get("HTTP_SCRIPT_NAME")
+    if not mount or not sent:
         return ""
-    excess = len(told) - len(mount)
-    if excess > 0:  # of several lines gunicorn takes the last: what comes before it need not be looked at
-        told = told[excess - 1 :].partition(",")[2]
-    while not mount.startswith(told):
-        told = told.partition(",")[2]
-    inner = mount[len(told) :] + environ.get("PATH_INFO", "")
-    return path_text(inner.encode("latin-1")) or "/" if told else ""
+    excess = len(sent) - len(mount)
+    if excess > 0:  # of several lines gunicorn uses the last: the lines before it need not be read
+        sent = sent[excess - 1 :].partition(",")[2]
+    while not mount.startswith(sent):
+        sent = sent.partition(",")[2]
+    inner = mount[len(sent) :] + environ.get("PATH_INFO", "")
+    return path_text(inner.encode("latin-1")) or "/" if sent else ""
 
 
 class EnvironHeaders(Mapping[str, str]):
-    """The headers of an environ, by name in lower case, asked for in any; looked for where they are."""
+    """The headers of an environ, by name in lower case, looked up in any case; each look-up reads the environ."""
 
     __slots__ = ("_environ",)
 
@@ -207,7 +207,7 @@ class EnvironHeaders(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         value = self._environ.get(_environ_name(name)) if isinstance(name, str) else None
-        # A server may give CONTENT_TYPE and CONTENT_LENGTH as empty text where there is none (PEP 3333).
+        # A server may set CONTENT_TYPE and CONTENT_LENGTH to empty text where there is none (PEP 3333).
         if not isinstance(value, str) or (not value and name.lower() in _WITHOUT_HTTP):
             raise KeyError(name)
         return value
@@ -230,14 +230,14 @@ def _environ_name(name: str) -> str:
 
 def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
     """Run the application, and end the exchange with its response; one that fails has answered 500."""
-    said: list[Any] = ["500 ", []]
+    head: list[Any] = ["500 ", []]
     written_bytes = 0
 
     def watching(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-        said[:] = status, headers
+        head[:] = status, headers
         write = start_response(status, headers, *error)
 
-        def counting(part: bytes) -> Any:  # what applications had before iterables (PEP 3333)
+        def counting(part: bytes) -> Any:  # the interface of applications before iterables (PEP 3333)
             nonlocal written_bytes
             written_bytes += len(part)
             return write(part)
@@ -245,8 +245,8 @@ def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: 
         return counting
 
     def end(body_bytes: int) -> None:
-        told = Headers({name.lower(): value for name, value in said[1]})
-        exchange.end(Response(int(said[0].split(" ")[0]), told, written_bytes + body_bytes))
+        headers = Headers({name.lower(): value for name, value in head[1]})
+        exchange.end(Response(int(head[0].split(" ")[0]), headers, written_bytes + body_bytes))
 
     try:
         parts = app(environ, watching)

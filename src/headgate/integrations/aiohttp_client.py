@@ -1,4 +1,4 @@
-"""aiohttp sessions that keep to limits: to their own before they send, and to those that servers announce.
+"""aiohttp sessions that obey limits: their own before they send, and those that servers announce.
 
 async with ClientSession(middlewares=(RateLimitMiddleware("10/second"),)) as session: ...
 """
@@ -9,28 +9,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.client.calls import Fate, Sender, ServerResponse, run_async
-from headgate.http.client.errors import own_errors
+from headgate.http.client.calls import FailureKind, Sender, ServerResponse, run_async
+from headgate.http.client.errors import library_errors
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.options import ClientLimits, Options
-from headgate.http.client.places import HeldCall
 
 try:
     import aiohttp
 except ModuleNotFoundError as error:
     raise MissingExtraError("the middleware for aiohttp's client", extra="aiohttp") from error
 
-_own, _errors = own_errors(aiohttp.ClientError, __name__, lambda request: None)  # its request has an event loop
-globals().update(_errors)  # where pickle looks for them
+_convert_error, _error_classes = library_errors(
+    aiohttp.ClientError, __name__, lambda request: None
+)  # its request has an event loop
+globals().update(_error_classes)  # where pickle looks for them
 
 if TYPE_CHECKING:
     from aiohttp import ClientHandlerType
 
 
 class RateLimitMiddleware:
-    """Holds, sends and repeats the requests of a `ClientSession`, or of one call: both take `middlewares=`.
+    """Delays, sends and retries the requests of a `ClientSession`, or of one call: both take `middlewares=`.
 
-    `limits` are kept before anything is sent; with None it waits only where a server asks for it. A limiter given as
-    `limits` is an AsyncLimiter. `options` are those of `headgate.http.client.options`. Raises ConfigError for
+    `limits` are checked before anything is sent; with None it waits only where a server asks for it. A limiter passed
+    as `limits` is an AsyncLimiter. `options` are those of `headgate.http.client.options`. Raises ConfigError for
     invalid options, and for an aiohttp before 3.12, which has no middlewares for clients; a request
     raises RateLimited, Held or Throttled where nothing was sent, which are aiohttp.ClientErrors, too.
     """
@@ -38,28 +40,28 @@ class RateLimitMiddleware:
     def __init__(self, limits: ClientLimits = None, **options: Unpack[Options]) -> None:
         if not hasattr(aiohttp, "ClientHandlerType"):
             raise ConfigError(f"middlewares of a client need aiohttp 3.12 or later, this is {aiohttp.__version__}")
-        self._sender = Sender(limits, options, asynchronous=True, own=_own)
+        self._sender = Sender(limits, options, asynchronous=True, convert_error=_convert_error)
 
     async def __call__(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
-        wire = _Wire(request, lambda: handler(request))
+        adapter = _Adapter(request, lambda: handler(request))
         url = request.url
         call = self._sender.call(
             request,
             method=request.method,
             origin=(url.scheme, url.host, url.port),
             headers=request.headers,
-            again=wire.again,
+            can_resend=adapter.can_resend,
         )
-        response: aiohttp.ClientResponse = await run_async(self._sender.steps(call), wire, self._sender.limiter)
+        response: aiohttp.ClientResponse = await run_async(self._sender.steps(call), adapter, self._sender.limiter)
         return response
 
     async def close(self) -> None:
-        """Close the limiter if it was made here; a session does not do that."""
+        """Close the limiter if it was made here; a session does not close it."""
         if self._sender.owned is not None:
             await self._sender.owned.close()
 
 
-class _Wire:
+class _Adapter:
     """One request of a session."""
 
     errors = (aiohttp.ClientError,)
@@ -68,7 +70,7 @@ class _Wire:
         self._request = request
         self.send = send
 
-    async def keep(self, response: aiohttp.ClientResponse) -> Any:
+    async def buffer(self, response: aiohttp.ClientResponse) -> Any:
         await response.read()
         return response
 
@@ -78,18 +80,18 @@ class _Wire:
         response.connection.add_callback(held.free_soon)
         return None
 
-    def answer(self, response: aiohttp.ClientResponse) -> ServerResponse:
+    def read_response(self, response: aiohttp.ClientResponse) -> ServerResponse:
         return ServerResponse(response.status, response.headers, response)
 
-    def fate(self, error: Exception) -> Fate:
-        never = aiohttp.ClientSSLError | aiohttp.ServerFingerprintMismatch  # a certificate stays what it is
-        if isinstance(error, never):
+    def failure_kind(self, error: Exception) -> FailureKind:
+        certificate = aiohttp.ClientSSLError | aiohttp.ServerFingerprintMismatch  # a retry gets the same certificate
+        if isinstance(error, certificate):
             return "final"
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return "unsent"
         return "lost" if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError) else "final"
 
-    def again(self) -> bool:
+    def can_resend(self) -> bool:
         """Whether the body was not used up; aiohttp rewinds files itself."""
         body: Any = self._request.body
         return not body or isinstance(body, bytes) or not getattr(body, "consumed", True)

@@ -141,7 +141,13 @@ class RateLimit:
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
         judged = exchange.judge_route(
-            place.enforcer, scope, StarletteRequest, place.template, self, own=connection, asked=outcome
+            place.enforcer,
+            scope,
+            StarletteRequest,
+            place.template,
+            self,
+            framework_request=connection,
+            native_outcome=outcome,
         )
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:

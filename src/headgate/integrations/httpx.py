@@ -1,4 +1,4 @@
-"""httpx clients that keep to limits: to their own before they send, and to those that servers announce.
+"""httpx clients that obey limits: their own before they send, and those that servers announce.
 
 client = httpx.Client(transport=RateLimitTransport("10/second"))
 client = httpx.AsyncClient(transport=AsyncRateLimitTransport("10/second"))
@@ -13,40 +13,40 @@ from typing import Any, Unpack
 
 from headgate.drive import check_asyncio
 from headgate.errors import MissingExtraError
-from headgate.http.client.calls import Fate, OutgoingRequest, Sender, ServerResponse, run, run_async
-from headgate.http.client.errors import own_errors
+from headgate.http.client.calls import FailureKind, OutgoingRequest, Sender, ServerResponse, run, run_async
+from headgate.http.client.errors import library_errors
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.options import ClientLimits, Options
-from headgate.http.client.places import HeldCall
 
 try:
     import httpx
 except ModuleNotFoundError as error:
     raise MissingExtraError("the transport for httpx", extra="httpx") from error
 
-_own, _errors = own_errors(httpx.TransportError, __name__, lambda request: request)
-globals().update(_errors)  # where pickle looks for them
+_convert_error, _error_classes = library_errors(httpx.TransportError, __name__, lambda request: request)
+globals().update(_error_classes)  # where pickle looks for them
 
 
 class RateLimitTransport(httpx.BaseTransport):
-    """Holds, sends and repeats the requests of a `httpx.Client`.
+    """Delays, sends and retries the requests of a `httpx.Client`.
 
-    `limits` are kept before anything is sent; with None it waits only where a server asks for it. `transport` is
-    the one that sends [httpx.HTTPTransport()]; give a client's own `verify`, `http2`, `proxy` and the like to
-    it. `options` are those of `headgate.http.client.options`. Raises ConfigError for invalid options;
+    `limits` are checked before anything is sent; with None it waits only where a server asks for it. `transport` is
+    the one that sends [httpx.HTTPTransport()]; pass options such as `verify`, `http2` and `proxy` to it, not to the
+    client. `options` are those of `headgate.http.client.options`. Raises ConfigError for invalid options;
     a request raises RateLimited, Held or Throttled where nothing was sent, which are httpx.TransportErrors, too.
     """
 
     def __init__(
         self, limits: ClientLimits = None, transport: httpx.BaseTransport | None = None, **options: Unpack[Options]
     ) -> None:
-        self._sender = Sender(limits, options, asynchronous=False, own=_own)
+        self._sender = Sender(limits, options, asynchronous=False, convert_error=_convert_error)
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         with _Body(request) as body:
-            wire = _Wire(lambda: self._transport.handle_request(request))
+            adapter = _Adapter(lambda: self._transport.handle_request(request))
             steps = self._sender.steps(_call(self._sender, request, body))
-            response: httpx.Response = run(steps, wire, self._sender.limiter)
+            response: httpx.Response = run(steps, adapter, self._sender.limiter)
             return response
 
     def close(self) -> None:
@@ -72,20 +72,20 @@ class RateLimitTransport(httpx.BaseTransport):
 
 
 class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
-    """`RateLimitTransport` for a `httpx.AsyncClient` on asyncio; a limiter given as `limits` is an AsyncLimiter."""
+    """`RateLimitTransport` for a `httpx.AsyncClient` on asyncio; a limiter passed as `limits` is an AsyncLimiter."""
 
     def __init__(
         self, limits: ClientLimits = None, transport: httpx.AsyncBaseTransport | None = None, **options: Unpack[Options]
     ) -> None:
-        self._sender = Sender(limits, options, asynchronous=True, own=_own)
+        self._sender = Sender(limits, options, asynchronous=True, convert_error=_convert_error)
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         check_asyncio("AsyncRateLimitTransport is for asyncio, and no event loop of asyncio runs here")
         with _Body(request) as body:
-            wire = _AsyncWire(lambda: self._transport.handle_async_request(request))
+            adapter = _AsyncAdapter(lambda: self._transport.handle_async_request(request))
             steps = self._sender.steps(_call(self._sender, request, body))
-            response: httpx.Response = await run_async(steps, wire, self._sender.limiter)
+            response: httpx.Response = await run_async(steps, adapter, self._sender.limiter)
             return response
 
     async def aclose(self) -> None:
@@ -113,10 +113,12 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
 def _call(sender: Sender, request: httpx.Request, body: _Body) -> OutgoingRequest:
     url = request.url
     origin = (url.scheme, url.host, url.port)
-    return sender.call(request, method=request.method, origin=origin, headers=request.headers, again=body.again)
+    return sender.call(
+        request, method=request.method, origin=origin, headers=request.headers, can_resend=body.can_resend
+    )
 
 
-class _Wire:
+class _Adapter:
     """One request of a transport."""
 
     errors = (httpx.TransportError,)
@@ -124,11 +126,11 @@ class _Wire:
     def __init__(self, send: Callable[[], Any]) -> None:
         self.send = send
 
-    def keep(self, response: httpx.Response) -> Any:
+    def buffer(self, response: httpx.Response) -> Any:
         if response.is_stream_consumed:
-            return response  # a transport that answers from a cache, or in tests, has read it
+            return response  # a transport that responds from a cache, or in tests, has read it
         try:
-            return _whole(response, b"".join(response.iter_raw()))
+            return _buffered(response, b"".join(response.iter_raw()))
         finally:
             response.close()
 
@@ -138,19 +140,19 @@ class _Wire:
         response.stream = _HeldStream(response.stream, held)
         return None
 
-    def answer(self, response: httpx.Response) -> ServerResponse:
+    def read_response(self, response: httpx.Response) -> ServerResponse:
         return ServerResponse(response.status_code, response.headers, response)
 
-    def fate(self, error: Exception) -> Fate:
+    def failure_kind(self, error: Exception) -> FailureKind:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return "final" if _is_of_a_certificate(error) else "unsent"
-        # A pool that is full is this program's own trouble, and a URL or a proxy that is wrong stays wrong.
-        passing = httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError
-        return "lost" if isinstance(error, passing) and not isinstance(error, httpx.PoolTimeout) else "final"
+            return "final" if _is_certificate_error(error) else "unsent"
+        # A full pool is a local problem, and a wrong URL or proxy stays wrong.
+        transient = httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError
+        return "lost" if isinstance(error, transient) and not isinstance(error, httpx.PoolTimeout) else "final"
 
 
 class _HeldStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The body of a response, which holds a place until it is closed."""
+    """The body of a response, which holds a place in flight until it is closed."""
 
     def __init__(self, stream: Any, held: HeldCall) -> None:
         self._stream = stream
@@ -176,24 +178,24 @@ class _HeldStream(httpx.SyncByteStream, httpx.AsyncByteStream):
             await self._held.free()
 
 
-class _AsyncWire(_Wire):
-    async def keep(self, response: httpx.Response) -> Any:
+class _AsyncAdapter(_Adapter):
+    async def buffer(self, response: httpx.Response) -> Any:
         if response.is_stream_consumed:
             return response
         try:
-            return _whole(response, b"".join([part async for part in response.aiter_raw()]))
+            return _buffered(response, b"".join([part async for part in response.aiter_raw()]))
         finally:
             await response.aclose()
 
 
-def _whole(response: httpx.Response, body: bytes) -> httpx.Response:
-    """A response that was read, as it was before: the client decodes it, and knows when it was closed."""
+def _buffered(response: httpx.Response, body: bytes) -> httpx.Response:
+    """Return a response that was read in its unread form: the client decodes it, and knows when it was closed."""
     return httpx.Response(
         response.status_code, headers=response.headers, stream=httpx.ByteStream(body), extensions=response.extensions
     )
 
 
-def _is_of_a_certificate(error: BaseException | None) -> bool:
+def _is_certificate_error(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
@@ -202,7 +204,7 @@ def _is_of_a_certificate(error: BaseException | None) -> bool:
 
 
 class _Body:
-    """Whether the body of a request can be sent again; watches one that cannot be read twice, for a block."""
+    """Determines whether a request's body can be sent again; watches a stream that cannot be read twice, in a block."""
 
     def __init__(self, request: httpx.Request) -> None:
         self._request = request
@@ -217,29 +219,29 @@ class _Body:
     def __exit__(self, *_: object) -> None:
         self._request.stream = self._stream
 
-    def again(self) -> bool:
-        return self._watched is None or not self._watched.begun
+    def can_resend(self) -> bool:
+        return self._watched is None or not self._watched.is_begun
 
 
 class _WatchedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A stream, and whether reading it has begun."""
+    """A stream that records whether reading it has begun."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self.begun = False
+        self.is_begun = False
 
     def __iter__(self) -> Iterator[bytes]:
-        self.begun = True
+        self.is_begun = True
         yield from self._stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.begun = True
+        self.is_begun = True
         async for part in self._stream:
             yield part
 
 
 def _replays(stream: Any) -> bool:
-    """Bytes can be read again, and so can a form whose files can be rewound: it rewinds them itself."""
+    """Whether a body can be read again: bytes, and a form whose files can be rewound, as it rewinds them itself."""
     if isinstance(stream, httpx.ByteStream):
         return True
     fields = getattr(stream, "fields", None)

@@ -29,22 +29,22 @@ except ModuleNotFoundError as error:
 log = logging.getLogger("headgate")
 _LONGEST_TOKEN = 16384
 _LONGEST_VALUE = 256
-_MOST_REMEMBERED = 16384
-_REMEMBERED_US = 300 * US_PER_SECOND
+_MOST_CACHED = 16384
+_LONGEST_CACHED_US = 300 * US_PER_SECOND
 
-_NEVER_S = 2**52
-"""A token may say that it expires later than any number of a clock."""
+_LATEST_EXPIRY_S = 2**52
+"""The latest expiry in seconds: a token may name one that is later than any clock can show."""
 
-Found = tuple[str, str] | None
-"""Where it comes from, and its value: `("claim:sub", "ann")`; None where a request has no token to believe,
-`REPEATED` as the value where it has several."""
+FoundClaim = tuple[str, str] | None
+"""The source and the value of a claim: `("claim:sub", "ann")`; None where a request has no valid token, `REPEATED` as
+the value where it has several."""
 
 KeyOfHeader = Callable[[Mapping[str, Any]], Any]
-"""Gives the key for a token by its header, of which nothing is verified yet: by its `kid`, say. None where none is."""
+"""Returns the key for a token by its header, which is not verified yet: by its `kid`, say. None where there is none."""
 
 
 class SigningKeys(Protocol):
-    """What finds the key of a token, as `jwt.PyJWKClient` does."""
+    """Finds the key of a token, as `jwt.PyJWKClient` does."""
 
     def get_signing_key_from_jwt(self, token: str, /) -> Any: ...
 
@@ -63,41 +63,41 @@ def claim(
 ) -> Callable[[Any], Any]:
     """A key or a tier: the claim `name` of the token in `header`, with or without `Bearer` before it.
 
-    `key` is a secret or a public key as text, a function that gives one for a token's header, or an object that
-    finds one as `jwt.PyJWKClient` does. Only `algorithms` are believed; "none" is not one. A token with an audience
-    needs `audience`. Expiry may be `leeway` seconds ago. A verified token is remembered until it expires,
+    `key` is a secret or a public key as text, a function that returns one for a token's header, or an object that
+    finds one as `jwt.PyJWKClient` does. Only `algorithms` are accepted; "none" is not one. A token with an audience
+    needs `audience`. Expiry may be `leeway` seconds ago. A verified token is cached until it expires,
     for five minutes at the most, by `clock`.
 
     With `in_thread` it is a coroutine function, which verifies in a thread and so never blocks the event loop:
     the default for objects that find keys as PyJWKClient does, which may fetch them. Raises ConfigError for invalid
     options, MissingExtraError where an algorithm needs a library that is not installed.
     """
-    verified = _Verified(name, key, algorithms, audience, issuer, leeway, clock)
+    verifier = _TokenVerifier(name, key, algorithms, audience, issuer, leeway, clock)
     lower = header_name(_checked(header))
 
-    def of(request: Any) -> Found:
+    def claim_of(request: Any) -> FoundClaim:
         sent = request_of(request).header(lower)
         if sent is REPEATED:
-            return verified.repeated
-        token = _token(sent)
-        return verified.claim(token) if token else None
+            return verifier.repeated
+        token = _token_in(sent)
+        return verifier.claim(token) if token else None
 
-    async def of_async(request: Any) -> Found:
+    async def claim_of_async(request: Any) -> FoundClaim:
         sent = request_of(request).header(lower)
         if sent is REPEATED:
-            return verified.repeated
-        token = _token(sent)
+            return verifier.repeated
+        token = _token_in(sent)
         if not token:
             return None
-        known = verified.remembered(token)
-        return (await asyncio.to_thread(verified.claim, token)) if known is None else known[0]
+        entry = verifier.cached(token)
+        return (await asyncio.to_thread(verifier.claim, token)) if entry is None else entry[0]
 
     fetches = hasattr(key, "get_signing_key_from_jwt")
-    return portable_here(of_async if (fetches if in_thread is None else in_thread) else of)
+    return portable_here(claim_of_async if (fetches if in_thread is None else in_thread) else claim_of)
 
 
-class _Verified:
-    """The claim of tokens; what was verified is remembered by the token's digest."""
+class _TokenVerifier:
+    """Verifies the claim of tokens; results are cached by the token's digest."""
 
     def __init__(
         self,
@@ -111,21 +111,21 @@ class _Verified:
     ) -> None:
         self._name = _checked(name)
         self._place = f"claim:{name}"
-        self.repeated: Found = (self._place, REPEATED)
-        """What is found where several tokens were sent, and the application may believe any of them."""
+        self.repeated: FoundClaim = (self._place, REPEATED)
+        """The result where several tokens were sent, and the application may use any of them."""
         self._algorithms = _algorithms(algorithms)
         self._key_of = _key_of(key, self._algorithms)
         self._audience = audience
         self._issuer = issuer
         self._leeway = _seconds(leeway)
         self._clock = clock
-        self._found: dict[bytes, tuple[Found, float]] = {}
+        self._cache: dict[bytes, tuple[FoundClaim, float]] = {}
 
-    def claim(self, token: str) -> Found:
-        """The claim of a token, None where it is not to be believed."""
-        known = self.remembered(token)
-        if known is not None:
-            return known[0]
+    def claim(self, token: str) -> FoundClaim:
+        """Return the claim of a token, None where the token is not valid."""
+        entry = self.cached(token)
+        if entry is not None:
+            return entry[0]
         now_us = self._clock.now_us()
         try:
             key = self._key_of(token)
@@ -140,23 +140,23 @@ class _Verified:
                 leeway=self._leeway,
             )
         except jwt.PyJWTError as error:
-            log.debug("a token is not believed: %s", type(error).__name__)
+            log.debug("a token is rejected: %s", type(error).__name__)
             return None
-        except Exception as error:  # a missing identity, not an outage; its text may have what the client sent
+        except Exception as error:  # a missing identity, not an outage; its text may contain the client's input
             log.warning("a token could not be verified: %s", type(error).__name__)
             return None
-        found = self._from(claims)
-        if len(self._found) >= _MOST_REMEMBERED:
-            self._found.clear()
-        self._found[_digest(token)] = (found, min(now_us + _REMEMBERED_US, self._until_us(claims)))
+        found = self._claim_of(claims)
+        if len(self._cache) >= _MOST_CACHED:
+            self._cache.clear()
+        self._cache[_digest(token)] = (found, min(now_us + _LONGEST_CACHED_US, self._until_us(claims)))
         return found
 
-    def remembered(self, token: str) -> tuple[Found, float] | None:
-        """What was found in a token, and until when that holds; None where nothing is known any more."""
-        known = self._found.get(_digest(token))
-        return known if known is not None and self._clock.now_us() < known[1] else None
+    def cached(self, token: str) -> tuple[FoundClaim, float] | None:
+        """Return the cached claim of a token, and when that expires; None where there is none any more."""
+        entry = self._cache.get(_digest(token))
+        return entry if entry is not None and self._clock.now_us() < entry[1] else None
 
-    def _from(self, claims: Mapping[str, Any]) -> Found:
+    def _claim_of(self, claims: Mapping[str, Any]) -> FoundClaim:
         value = claims.get(self._name)
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
@@ -168,23 +168,23 @@ class _Verified:
 
     def _until_us(self, claims: Mapping[str, Any]) -> float:
         expiry = claims.get("exp")
-        return math.inf if expiry is None else (min(int(expiry), _NEVER_S) + self._leeway) * US_PER_SECOND
+        return math.inf if expiry is None else (min(int(expiry), _LATEST_EXPIRY_S) + self._leeway) * US_PER_SECOND
 
 
-def _token(sent: str) -> str:
-    """The token that a header has: after `Bearer`, or alone; "" for another scheme, or too long a one."""
+def _token_in(sent: str) -> str:
+    """Return the token in a header: after `Bearer`, or alone; "" for another scheme, or a token that is too long."""
     first, rest = [*sent.split(None, 1), "", ""][:2]  # at any white space, as applications do
     token = rest.strip() if first.lower() == "bearer" else "" if rest else first
     return token if len(token) <= _LONGEST_TOKEN else ""
 
 
 def _algorithms(names: Sequence[str]) -> list[str]:
-    """Names that can be verified here, all of one kind: no public key is taken for a secret (RFC 8725, 3.1)."""
+    """Return the algorithms, if all are available and of one kind: no public key acts as a secret (RFC 8725, 3.1)."""
     if isinstance(names, str) or not names:
-        raise ConfigError('algorithms are a list of those that are believed, such as ["RS256"]')
+        raise ConfigError('algorithms are a list of accepted names, such as ["RS256"]')
     for name in names:
         if not isinstance(name, str) or name.lower() == "none":
-            raise ConfigError(f"algorithms are those that sign: {name!r:.40} is not one")
+            raise ConfigError(f"algorithms are signing algorithms: {name!r:.40} is not one")
         try:
             jwt.get_algorithm_by_name(name)
         except NotImplementedError as error:
@@ -197,7 +197,7 @@ def _algorithms(names: Sequence[str]) -> list[str]:
 
 
 def _key_of(key: Any, algorithms: Sequence[str]) -> Callable[[str], Any]:
-    """What gives the key of a token; a key as text is read now, once."""
+    """Return the function that gives the key of a token; a key as text is read now, once."""
     find = getattr(key, "get_signing_key_from_jwt", None)
     if find is not None:
         by_token: Callable[[str], Any] = find
@@ -205,12 +205,12 @@ def _key_of(key: Any, algorithms: Sequence[str]) -> Callable[[str], Any]:
     if callable(key):
         return lambda token: key(jwt.get_unverified_header(token))
     if not isinstance(key, str | bytes) or not key:
-        raise ConfigError("key is text, a function of a token's header, or what has get_signing_key_from_jwt")
+        raise ConfigError("key is text, a function of a token's header, or an object with get_signing_key_from_jwt")
     try:
         read, *_ = [jwt.get_algorithm_by_name(name).prepare_key(key) for name in algorithms]
     except (jwt.PyJWTError, ValueError, TypeError) as error:
-        # Its text may have the key.
-        raise ConfigError(f"the key is none for {', '.join(algorithms)}: {type(error).__name__}") from None
+        # The error's text may contain the key.
+        raise ConfigError(f"the key cannot be used for {', '.join(algorithms)}: {type(error).__name__}") from None
     return lambda token: read
 
 
@@ -227,7 +227,7 @@ def _checked(name: str) -> str:
 
 
 def _digest(text: str) -> bytes:
-    """128 bits, the same in every process; the text cannot be read back from it."""
+    """Return 128 bits, the same in every process, from which the text cannot be recovered."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"headgate").digest()
 
 

@@ -1,4 +1,4 @@
-"""requests sessions that keep to limits: to their own before they send, and to those that servers announce.
+"""requests sessions that obey limits: their own before they send, and those that servers announce.
 
 session = requests.Session()
 session.mount("https://", RateLimitAdapter("10/second"))
@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from weakref import ref
 
 from headgate.errors import MissingExtraError
-from headgate.http.client.calls import Fate, Sender, ServerResponse, run
-from headgate.http.client.errors import own_errors
+from headgate.http.client.calls import FailureKind, Sender, ServerResponse, run
+from headgate.http.client.errors import library_errors
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.options import ClientLimits, Options
-from headgate.http.client.places import HeldCall
 
 try:
     import requests
@@ -27,8 +27,8 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("the adapter for requests", extra="requests") from error
 
 
-def _without_stream(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """What of a request can be pickled: a file or a generator as its body cannot, and hooks may be any functions."""
+def _picklable_request(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Return a copy that can be pickled, without a body that is a file or a generator, and without hooks."""
     copy = request.copy()
     copy.hooks = {}
     if not isinstance(copy.body, str | bytes):
@@ -36,15 +36,15 @@ def _without_stream(request: requests.PreparedRequest) -> requests.PreparedReque
     return copy
 
 
-_own, _errors = own_errors(requests.RequestException, __name__, _without_stream)
-globals().update(_errors)  # where pickle looks for them
+_convert_error, _error_classes = library_errors(requests.RequestException, __name__, _picklable_request)
+globals().update(_error_classes)  # where pickle looks for them
 
 
 class RateLimitAdapter(HTTPAdapter):
-    """Holds, sends and repeats the requests of a session for the URLs that it is mounted on.
+    """Delays, sends and retries the requests of a session for the URLs that it is mounted on.
 
-    `limits` are kept before anything is sent; with None it waits only where a server asks for it. `pool_connections`,
-    `pool_maxsize` and `pool_block` are those of requests. `options` are those of
+    `limits` are checked before anything is sent; with None it waits only where a server asks for it.
+    `pool_connections`, `pool_maxsize` and `pool_block` are those of requests. `options` are those of
     `headgate.http.client.options`. Raises ConfigError for invalid options; a request raises
     RateLimited, Held or Throttled where nothing was sent, which are requests.RequestExceptions, too.
     """
@@ -58,7 +58,7 @@ class RateLimitAdapter(HTTPAdapter):
         pool_block: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        self._sender = Sender(limits, options, asynchronous=False, own=_own)
+        self._sender = Sender(limits, options, asynchronous=False, convert_error=_convert_error)
         super().__init__(pool_connections, pool_maxsize, pool_block=pool_block)
 
     def send(
@@ -70,18 +70,18 @@ class RateLimitAdapter(HTTPAdapter):
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """Send a request when its turn comes, and again where that is safe."""
+        """Send a request when its turn comes, and retry it where that is safe."""
         send = super().send
-        wire = _Wire(request, lambda: send(request, stream, timeout, verify, cert, proxies))
+        adapter = _Adapter(request, lambda: send(request, stream, timeout, verify, cert, proxies))
         url = urlsplit(request.url or "")
         call = self._sender.call(
             request,
             method=request.method or "",
             origin=(str(url.scheme), str(url.hostname or ""), url.port),
             headers=request.headers,
-            again=wire.again,
+            can_resend=adapter.can_resend,
         )
-        response: requests.Response = run(self._sender.steps(call), wire, self._sender.limiter)
+        response: requests.Response = run(self._sender.steps(call), adapter, self._sender.limiter)
         return response
 
     def __reduce__(self) -> Any:
@@ -97,7 +97,7 @@ class RateLimitAdapter(HTTPAdapter):
             self._sender.owned.close()
 
 
-class _Wire:
+class _Adapter:
     """One request of an adapter."""
 
     errors = (requests.RequestException,)
@@ -113,7 +113,7 @@ class _Wire:
         self._tried = True
         return self._send()
 
-    def keep(self, response: requests.Response) -> Any:
+    def buffer(self, response: requests.Response) -> Any:
         try:
             _ = response.content
         finally:
@@ -123,37 +123,37 @@ class _Wire:
     def free_when_closed(self, response: requests.Response, held: HeldCall) -> None:
         raw: Any = response.raw
         if getattr(raw, "length_remaining", None) == 0 or not hasattr(raw, "release_conn"):
-            held.free()  # there is no body to read, or nothing that tells of its end
+            held.free()  # there is no body to read, or nothing that signals its end
             return
-        this = ref(raw)  # which stays free of a cycle: a response that is dropped closes its connection at once
+        reference = ref(raw)  # avoids a reference cycle: a response that is dropped closes its connection at once
 
         def ending(name: str) -> Callable[[], None]:
             def end_and_free() -> None:
-                own = this()
+                body = reference()
                 try:
-                    if own is not None:
-                        getattr(type(own), name)(own)
+                    if body is not None:
+                        getattr(type(body), name)(body)
                 finally:
                     held.free()
 
             return end_and_free
 
         raw.release_conn = ending("release_conn")  # urllib3 calls it when the body has ended, requests when closed
-        raw.close = ending("close")  # what reads a file closes it, and io does when the file is dropped
+        raw.close = ending("close")  # the reader of a file closes it, and io does when the file is dropped
 
-    def answer(self, response: requests.Response) -> ServerResponse:
+    def read_response(self, response: requests.Response) -> ServerResponse:
         return ServerResponse(response.status_code, response.headers, response)
 
-    def fate(self, error: Exception) -> Fate:
+    def failure_kind(self, error: Exception) -> FailureKind:
         if isinstance(error, requests.exceptions.SSLError):
             return "final"
-        if isinstance(error, requests.ConnectTimeout) or _never_connected(error):
+        if isinstance(error, requests.ConnectTimeout) or _is_unconnected(error):
             return "unsent"
         lost = requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError
         return "lost" if isinstance(error, lost) else "final"
 
-    def again(self) -> bool:
-        """Whether the body is bytes, a file that can be rewound, or a generator that was not begun."""
+    def can_resend(self) -> bool:
+        """Whether the body is bytes, a file that can be rewound, or a generator that was not started."""
         body: Any = self._request.body
         if body is None or isinstance(body, str | bytes):
             return True
@@ -162,6 +162,6 @@ class _Wire:
         return isinstance(getattr(self._request, "_body_position", None), int)
 
 
-def _never_connected(error: Exception) -> bool:
+def _is_unconnected(error: Exception) -> bool:
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     return isinstance(error, requests.ConnectionError) and isinstance(reason, NewConnectionError)

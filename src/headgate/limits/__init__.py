@@ -1,8 +1,8 @@
-"""Limits as values: an algorithm with its numbers, checked once, frozen for good.
+"""Limits as values: an algorithm with its numbers, checked once and then immutable.
 
-`str(limit)` is the limit's text form, `headgate.limit_text.parse_limits` reads it back. What the
-algorithms mean is in docs/algorithms.md; how the numbers become integers of one unit is in
-`headgate.units`. What a limit needs to be decided and kept is in `headgate.algorithms.table`.
+`str(limit)` is the limit's text form, `headgate.limit_text.parse_limits` reads it back. docs/algorithms.md
+defines the algorithms; `headgate.units` converts the numbers into integers of one unit. What stores need to
+decide a limit is in `headgate.algorithms.table`.
 """
 
 from __future__ import annotations

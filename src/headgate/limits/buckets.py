@@ -1,4 +1,4 @@
-"""Limits whose used units flow back at a rate: buckets and the queue."""
+"""Limits whose used units are replenished at a rate: buckets and the queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headgate.limits.limit import (
     Limit,
     count_argument,
     rate_text,
+    read_count,
     read_period_us,
     read_unit,
+    repr_of,
     set_fields,
-    shown_as,
     too_fine,
-    whole,
 )
 from headgate.units import UNITS_US, CompiledLimit, compile_bucket, compile_steps, nearest_bucket, nearest_steps
 
@@ -41,16 +41,16 @@ class _Bucket(Limit):
         of: str = REQUESTS,
     ) -> None:
         of = read_unit(self, of)
-        most = whole(self, "capacity", capacity, least=0, of=of)
-        flow = whole(self, "refill", refill, least=1, of=of)
+        capacity_units = read_count(self, "capacity", capacity, least=0, of=of)
+        refill_units = read_count(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = self._compiled(most, flow, period_us)
+        compiled = self._compiled(capacity_units, refill_units, period_us)
         if compiled is None:
-            raise too_fine(self._of_counts(*self._nearest(most, flow, period_us), period_us, of))
-        set_fields(self, capacity=most, refill=flow, period_us=period_us, compiled=compiled, of=of)
+            raise too_fine(self._with_counts(*self._nearest(capacity_units, refill_units, period_us), period_us, of))
+        set_fields(self, capacity=capacity_units, refill=refill_units, period_us=period_us, compiled=compiled, of=of)
 
-    def _of_counts(self, capacity: int, refill: int, period_us: int, of: str) -> Limit:
-        """A limit of this kind, of so many integers of its unit."""
+    def _with_counts(self, capacity: int, refill: int, period_us: int, of: str) -> Limit:
+        """A limit of this class with counts in integers of its unit."""
         return type(self)(
             capacity=count_argument(capacity, of), refill=count_argument(refill, of), period_us=period_us, of=of
         )
@@ -71,7 +71,7 @@ class _Bucket(Limit):
             return self
         capacity = max(1, int(self.capacity * share))
         refill, period_us = _scaled_rate(self, capacity, self.refill, share)
-        return self._of_counts(capacity, refill, period_us, self.of)
+        return self._with_counts(capacity, refill, period_us, self.of)
 
     @classmethod
     def _compiled(cls, capacity: int, refill: int, period_us: int) -> CompiledLimit | None:
@@ -79,17 +79,17 @@ class _Bucket(Limit):
 
     @classmethod
     def _nearest(cls, capacity: int, refill: int, period_us: int) -> tuple[int, int]:
-        """The (capacity, refill) nearest to those that fit no unit."""
+        """The valid (capacity, refill) nearest to those that fit no unit."""
         return nearest_bucket(capacity, refill, period_us)
 
     def __repr__(self) -> str:
-        return shown_as(self, self.period_us, capacity=self.capacity, refill=self.refill)
+        return repr_of(self, self.period_us, capacity=self.capacity, refill=self.refill)
 
 
 class TokenBucket(_Bucket):
     """A burst of `capacity` units, refilled continuously by `refill` units a `period_us`.
 
-    With `stepwise` they come back at once, `refill` units at the end of each full period since the first charge of a
+    With `stepwise` they are added in steps, `refill` units at the end of each full period since the first charge of a
     full bucket.
     """
 
@@ -119,7 +119,7 @@ class TokenBucket(_Bucket):
 
 
 class StepwiseBucket(TokenBucket):
-    """What `TokenBucket(stepwise=True)` makes: a bucket that is refilled in whole steps."""
+    """The class of `TokenBucket(stepwise=True)`: a bucket that is refilled in whole steps."""
 
     __slots__ = ()
     algorithm = "stepwise"
@@ -147,7 +147,7 @@ class StepwiseBucket(TokenBucket):
 
 
 class LeakyBucket(_Bucket):
-    """A bucket of `capacity` units that leaks `refill` units a `period_us`; what would overflow it is refused.
+    """A bucket of `capacity` units that leaks `refill` units a `period_us`; what would overflow is refused.
 
     The meter of ITU-T I.371 (GCRA): the same decisions as a token bucket of the same numbers.
     """
@@ -183,17 +183,17 @@ class LeakyQueue(Limit):
         of: str = REQUESTS,
     ) -> None:
         of = read_unit(self, of)
-        waiting = whole(self, "queue", queue, least=0, of=of)
-        flow = whole(self, "refill", refill, least=1, of=of)
+        queue_units = read_count(self, "queue", queue, least=0, of=of)
+        refill_units = read_count(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = compile_bucket(self.algorithm, waiting + 1, flow, period_us)
+        compiled = compile_bucket(self.algorithm, queue_units + 1, refill_units, period_us)
         if compiled is None:
-            near_capacity, near_flow = nearest_bucket(waiting + 1, flow, period_us)
-            raise too_fine(self._of_counts(near_capacity - 1, near_flow, period_us, of))
-        set_fields(self, queue=waiting, refill=flow, period_us=period_us, compiled=compiled, of=of)
+            near_capacity, near_refill = nearest_bucket(queue_units + 1, refill_units, period_us)
+            raise too_fine(self._with_counts(near_capacity - 1, near_refill, period_us, of))
+        set_fields(self, queue=queue_units, refill=refill_units, period_us=period_us, compiled=compiled, of=of)
 
-    def _of_counts(self, queue: int, refill: int, period_us: int, of: str) -> Limit:
-        """A queue of so many integers of its unit."""
+    def _with_counts(self, queue: int, refill: int, period_us: int, of: str) -> Limit:
+        """A queue with counts in integers of its unit."""
         return LeakyQueue(
             queue=count_argument(queue, of), refill=count_argument(refill, of), period_us=period_us, of=of
         )
@@ -214,25 +214,25 @@ class LeakyQueue(Limit):
             return self
         queue = int(self.queue * share)
         refill, period_us = _scaled_rate(self, queue + 1, self.refill, share)
-        return self._of_counts(queue, refill, period_us, self.of)
+        return self._with_counts(queue, refill, period_us, self.of)
 
     def __repr__(self) -> str:
-        return shown_as(self, self.period_us, queue=self.queue, refill=self.refill)
+        return repr_of(self, self.period_us, queue=self.queue, refill=self.refill)
 
     def __str__(self) -> str:
         return f"{rate_text(self.refill, self.of, self.period_us)} queue {number_text(self.queue, self.of)}"
 
 
 def _time_us(units: int, refill: int, period_us: int) -> int:
-    """How long so many units take to flow in, rounded up."""
+    """How long `units` take to flow in, rounded up."""
     return -(-units * period_us // refill)
 
 
 def _scaled_rate(limit: Limit, capacity: int, refill: int, share: Fraction) -> tuple[int, int]:
-    """(refill, period_us) of this share of a limit's rate, never more; less than one takes a longer period.
+    """(refill, period_us) of this share of a limit's rate, never more; a refill below one gets a longer period.
 
-    A refill that shares too little with the period to fit this capacity is rounded down to one that shares as much
-    as the limit's own: that fits wherever this one does.
+    A refill whose common divisor with the period is too small to fit this capacity is rounded down to one with the
+    divisor of the limit's own refill: that fits wherever this limit does.
     """
     scaled, period_us = int(refill * share), limit.period_us
     if scaled and compile_bucket(limit.algorithm, capacity, scaled, period_us) is None:

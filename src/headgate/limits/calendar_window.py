@@ -1,4 +1,4 @@
-"""The limit that counts what passed since the beginning of a day, week, month or year of a time zone."""
+"""The limit that counts requests since the beginning of a day, week, month or year of a time zone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 from headgate.amounts import REQUESTS, Amount
 from headgate.calendars import CALENDAR_PERIODS, LONGEST_US, MEAN_US, Calendar, check_zone
 from headgate.errors import ConfigError
-from headgate.limits.limit import Limit, count_argument, count_text, read_unit, set_fields, shown_as, whole
+from headgate.limits.limit import Limit, count_argument, count_text, read_count, read_unit, repr_of, set_fields
 from headgate.units import CompiledLimit, compile_calendar
 
 
@@ -32,7 +32,7 @@ class CalendarWindow(Limit):
 
     def __init__(self, *, limit: Amount, period: str, zone: str, of: str = REQUESTS) -> None:
         of = read_unit(self, of)
-        count = whole(self, "limit", limit, least=0, of=of)
+        count = read_count(self, "limit", limit, least=0, of=of)
         if period not in CALENDAR_PERIODS:
             raise ConfigError(f"CalendarWindow: period is one of {', '.join(CALENDAR_PERIODS)}, not {period!r}")
         calendar = Calendar(period, check_zone(zone))
@@ -64,7 +64,7 @@ class CalendarWindow(Limit):
         return CalendarWindow(limit=count, period=self.period, zone=self.zone, of=self.of)
 
     def __repr__(self) -> str:
-        return shown_as(self, None, {"period": self.period, "zone": self.zone}, limit=self.limit)
+        return repr_of(self, None, {"period": self.period, "zone": self.zone}, limit=self.limit)
 
     def __str__(self) -> str:
         return f"{count_text(self.limit, self.of)}/{self.period} in {self.zone}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from headgate.amounts import REQUESTS, Amount
-from headgate.limits.limit import Limit, count_text, read_unit, set_fields, shown_as, whole
+from headgate.limits.limit import Limit, count_text, read_count, read_unit, repr_of, set_fields
 from headgate.units import CompiledLimit
 
 
@@ -22,8 +22,8 @@ class Concurrent(Limit):
 
     def __init__(self, *, limit: Amount, of: str = REQUESTS) -> None:
         of = read_unit(self, of)
-        most = whole(self, "limit", limit, least=0, of=of)
-        set_fields(self, limit=most, of=of, compiled=CompiledLimit(self.algorithm, 1, most, 1))
+        count = read_count(self, "limit", limit, least=0, of=of)
+        set_fields(self, limit=count, of=of, compiled=CompiledLimit(self.algorithm, 1, count, 1))
 
     @property
     def quota(self) -> int:
@@ -38,7 +38,7 @@ class Concurrent(Limit):
         return 0
 
     def __repr__(self) -> str:
-        return shown_as(self, None, limit=self.limit)
+        return repr_of(self, None, limit=self.limit)
 
     def __str__(self) -> str:
         return f"{count_text(self.limit, self.of)} concurrent"

@@ -1,4 +1,4 @@
-"""What all limits share, and how their numbers are read and written."""
+"""The base of all limits, and functions that read and write their numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.units import CompiledLimit
 
 
 class Limit:
-    """What all limits share. `algorithm` is the name the vectors use.
+    """The base class of all limits. `algorithm` is the name in the vectors.
 
     `of` is the unit that a limit counts, see `headgate.amounts`. Its numbers are integers of that unit, of money
     in billionths.
@@ -26,11 +26,11 @@ class Limit:
     """Whether it counts requests within a period, so that waiting helps; else it counts those in flight."""
 
     on_the_clock: ClassVar[bool] = False
-    """Whether all that was used is back at one moment of the clock, the same for all keys."""
+    """Whether all units are back at one moment of the clock, which is the same for all keys."""
 
     @property
     def family(self) -> str:
-        """Limits of one family take over each other's states when one is changed into another."""
+        """The family: a limit that replaces another one of its family takes over its states."""
         return self.algorithm
 
     @property
@@ -40,31 +40,31 @@ class Limit:
 
     @property
     def period_name(self) -> str:
-        """Its period in a word, which distinguishes limits of one name: `second`, `5minutes`."""
+        """Its period as one word, which distinguishes limits of one name: `second`, `5minutes`."""
         number, unit = period_text(self.period_us)
         return unit if number == 1 else f"{number}{_plural(unit)}"
 
     @property
     def window_us(self) -> int:
-        """The time in which its whole quota comes back, in microseconds: q/w is the sustained rate. 0 for no rate."""
+        """The time in which its whole quota returns, in microseconds: q/w is the sustained rate. 0 for no rate."""
         return self.period_us
 
     def life_us(self, cost: int) -> int:
-        """How long one request of this cost counts at the most, in microseconds, rounded up."""
+        """How long one request of this cost counts at most, in microseconds, rounded up."""
         return self.period_us
 
     def border_us(self, near_us: int) -> int:
-        """The moment of the clock nearest to `near_us` at which all is back; of no limit on the clock `near_us` itself.
+        """The moment nearest to `near_us` at which all units are back; `near_us` itself for limits not on the clock.
 
-        A wait is told from the moment of a decision. A caller that adds it to a later moment, or to that of another
-        clock, meets the border by this though not to the microsecond.
+        A wait is stated from the moment of a decision. A caller that adds it to a later moment, or to that of another
+        clock, gets the exact border by this.
         """
         return near_us
 
     def scaled(self, share: Fraction) -> Limit:
-        """A limit that admits about this share, or so many times as much; one unit at least where this one admits any.
+        """A limit with at most this share of this one, which may be above 1.
 
-        Never more than the share.
+        It admits at least one unit where this limit admits any.
         """
         return self
 
@@ -106,26 +106,26 @@ def never_ends(limit: object) -> ArgumentError:
 
 
 def units_of(limits: Iterable[Limit]) -> tuple[str, ...]:
-    """The units that limits count, each once, in their order."""
+    """The distinct units that limits count, in the order of the limits."""
     return tuple(dict.fromkeys(limit.of for limit in limits))
 
 
 def groups_of(limits: Iterable[Limit]) -> tuple[str, ...]:
-    """The unit of each group that limits of one key are decided in: by name, in whatever order the limits are written.
+    """The unit of each group of limits of one key: in the order of names, however the limits are written.
 
-    A store remembers of a hold an amount for each group, and no units: limiters that settle it have to agree on them.
+    A store remembers an amount of a hold for each group, and no units: limiters that settle it have to agree on them.
     """
     return tuple(sorted({limit.of for limit in limits}))
 
 
 def count_text(count: int, of: str) -> str:
-    """A number of a limit as it is written before a rate: `100`, `900 tokens`."""
+    """A number of a limit as the text before a rate: `100`, `900 tokens`."""
     number = number_text(count, of)
     return number if of == REQUESTS else f"{number} {of}"
 
 
 def rate_text(count: int, of: str, period_us: int) -> str:
-    """A rate as it is written: `100/minute`, `900 tokens/minute`, `5 per 30 seconds`."""
+    """A rate as text: `100/minute`, `900 tokens/minute`, `5 per 30 seconds`."""
     number, unit = period_text(period_us)
     if number == 1:
         return f"{count_text(count, of)}/{unit}"
@@ -137,7 +137,7 @@ def _plural(unit: str) -> str:
 
 
 def count_argument(count: int, of: str) -> int | str:
-    """A number of a limit as its class takes it: of money text, since an int there is whole units of the currency."""
+    """A number of a limit as an argument of its class: of money text, as an int means whole units of the currency."""
     return number_text(count, of) if is_money(of) else count
 
 
@@ -147,15 +147,15 @@ def period_argument(period_us: int) -> str:
     return f'period="{unit}"' if number == 1 else f"period_us={period_us}"
 
 
-def shown_as(limit: Limit, period_us: int | None, told: Mapping[str, str] | None = None, /, **counts: int) -> str:
-    """A limit as it is made: its class with its arguments, numbers before words."""
-    words = [f"{name}={_literal(count_argument(count, limit.of))}" for name, count in counts.items()]
-    words += [f"{name}={_literal(word)}" for name, word in (told or {}).items()]
+def repr_of(limit: Limit, period_us: int | None, texts: Mapping[str, str] | None = None, /, **counts: int) -> str:
+    """The `repr` of a limit: its class with its arguments, numbers before texts."""
+    arguments = [f"{name}={_literal(count_argument(count, limit.of))}" for name, count in counts.items()]
+    arguments += [f"{name}={_literal(text)}" for name, text in (texts or {}).items()]
     if period_us is not None:
-        words.append(period_argument(period_us))
+        arguments.append(period_argument(period_us))
     if limit.of != REQUESTS:
-        words.append(f'of="{limit.of}"')
-    return f"{type(limit).__name__}({', '.join(words)})"
+        arguments.append(f'of="{limit.of}"')
+    return f"{type(limit).__name__}({', '.join(arguments)})"
 
 
 def read_unit(limit: Limit, of: object) -> str:
@@ -166,25 +166,25 @@ def read_unit(limit: Limit, of: object) -> str:
         raise ConfigError(f"{type(limit).__name__}: of: {error.message}") from None
 
 
-def whole(limit: Limit, name: str, value: object, *, least: int, of: str = REQUESTS) -> int:
-    """`value` in [least, 2**52], a whole number, or of money in billionths; else a ConfigError."""
+def read_count(limit: Limit, name: str, value: object, *, least: int, of: str = REQUESTS) -> int:
+    """Read a number in [least, 2**52], whole, or of money in billionths; raises ConfigError for anything else."""
     return check_limit_amount(type(limit).__name__, name, value, of, least=least)
 
 
 def read_period_us(limit: Limit, period: str | None, period_us: int | None) -> int:
-    """The period that was given as text or as a number, in microseconds."""
+    """Read the period, passed as text or as a number, in microseconds."""
     kind = type(limit).__name__
     if (period is None) == (period_us is None):
         raise ConfigError(f'{kind}: give one of period (such as "minute" or "5 minutes") and period_us')
     if period is None:
-        return whole(limit, "period_us", period_us, least=1)
+        return read_count(limit, "period_us", period_us, least=1)
     if not isinstance(period, str):
         raise ConfigError(f'{kind}: period must be text such as "minute" or "5 minutes", not {period!r}')
-    return whole(limit, "period_us", parse_period(period), least=1)
+    return read_count(limit, "period_us", parse_period(period), least=1)
 
 
 def too_fine(nearest: Limit) -> ConfigError:
-    """The error of numbers that no unit of time fits, with the nearest limit that one does."""
+    """The error for numbers that fit no unit of time, with the nearest limit that fits."""
     return ConfigError(
         "these numbers are too fine for exact arithmetic (capacity or limit times period passes 2**52); "
         f'the nearest limit that fits is "{nearest}"'
@@ -192,7 +192,7 @@ def too_fine(nearest: Limit) -> ConfigError:
 
 
 def too_large_a_counter(count: int, nearest: Limit) -> ConfigError:
-    """The error of a counter of more money than fits, with the limits that would do instead."""
+    """The error for a counter of more money than fits, with alternatives that fit."""
     rate = rate_text(count, nearest.of, nearest.period_us)
     return ConfigError(
         f'a sliding window counter multiplies its limit, in billionths, by its period: "{nearest}" is the largest; '
@@ -205,6 +205,6 @@ def _literal(value: object) -> str:
 
 
 def set_fields(value: Limit, /, **fields: object) -> None:
-    """Fill the fields of a frozen limit, once, from its own `__init__`."""
+    """Set the fields of a frozen limit, once, in its `__init__`."""
     for name, field_value in fields.items():
         object.__setattr__(value, name, field_value)

@@ -1,4 +1,4 @@
-"""Limits that count what passed within a window of time."""
+"""Limits that count requests within a window of time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from headgate.limits.limit import (
     Limit,
     count_argument,
     rate_text,
+    read_count,
     read_period_us,
     read_unit,
+    repr_of,
     set_fields,
-    shown_as,
     too_fine,
     too_large_a_counter,
-    whole,
 )
 from headgate.units import CompiledLimit, compile_window, nearest_window
 
 EXACT_UP_TO = 100
-"""The greatest N for which the text `N/period` is the exact log; above it is the counter."""
+"""The greatest N for which the text `N/period` means the exact log; a greater N means the counter."""
 
 
 def is_exact(count: int, of: str) -> bool:
-    """Whether the text of so many in a period, without a word, is the exact log; of money it always is.
+    """Whether the text of `count` in a period, without a word, means the exact log; of money it always does.
 
     A counter multiplies its limit, in billionths, by its period: 53 usd a day do not fit.
     """
@@ -46,16 +46,16 @@ class _Window(Limit):
         self, *, limit: Amount, period: str | None = None, period_us: int | None = None, of: str = REQUESTS
     ) -> None:
         of = read_unit(self, of)
-        count = whole(self, "limit", limit, least=0, of=of)
+        count = read_count(self, "limit", limit, least=0, of=of)
         period_us = read_period_us(self, period, period_us)
         compiled = compile_window(self.algorithm, count, period_us, weighed=self.weighed)
         if compiled is None:
-            nearest = self._of_count(nearest_window(period_us), period_us, of)
+            nearest = self._with_count(nearest_window(period_us), period_us, of)
             raise too_large_a_counter(count, nearest) if is_money(of) else too_fine(nearest)
         set_fields(self, limit=count, period_us=period_us, compiled=compiled, of=of)
 
-    def _of_count(self, count: int, period_us: int, of: str) -> Limit:
-        """A limit of this kind, of so many integers of its unit."""
+    def _with_count(self, count: int, period_us: int, of: str) -> Limit:
+        """A limit of this class with a count in integers of its unit."""
         return type(self)(limit=count_argument(count, of), period_us=period_us, of=of)
 
     @property
@@ -65,10 +65,10 @@ class _Window(Limit):
     def scaled(self, share: Fraction) -> Limit:
         if share == 1 or self.limit == 0:
             return self
-        return self._of_count(max(1, int(self.limit * share)), self.period_us, self.of)
+        return self._with_count(max(1, int(self.limit * share)), self.period_us, self.of)
 
     def __repr__(self) -> str:
-        return shown_as(self, self.period_us, limit=self.limit)
+        return repr_of(self, self.period_us, limit=self.limit)
 
 
 class FixedWindow(_Window):
@@ -89,7 +89,7 @@ class FixedWindow(_Window):
 
 
 class _Sliding(_Window):
-    """What passed within the last period, exactly or as an estimate. Without a word, text means one by its number."""
+    """Counts the last period, exactly or as an estimate. Text without a word means one of both, by its number."""
 
     __slots__ = ()
 

@@ -20,8 +20,8 @@ _REFUSED_FROM = 400
 _DEEPEST = 8
 
 
-def telling(error: BaseException) -> BaseException | None:
-    """The error that shows what happened: for an error of LiteLLM with an invented status, the one that it wraps.
+def actual_error(error: BaseException) -> BaseException | None:
+    """The error that actually occurred: for an error of LiteLLM with an invented status, the one that it wraps.
 
     None if there is no such error.
     """
@@ -39,7 +39,7 @@ def mode_of(error: BaseException) -> SettleMode:
     The causes of the error count as well. Its context does not: that error, which was being handled when this one was
     raised, may be the failure of another provider that was asked before.
     """
-    cause = telling(error)
+    cause = actual_error(error)
     for _ in range(_DEEPEST):
         if cause is None:
             break

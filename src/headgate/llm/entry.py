@@ -1,4 +1,4 @@
-"""What the books keep of a call of a language model: what it held, what it used and what that cost."""
+"""The entries of the books about a call of a language model: what it held, what it used and what that cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SettleMode = Literal["", "exact", "at least", "cancelled", "failed", "unknown"]
 
 
 class Caller(NamedTuple):
-    """Who calls, and the tier whose limits apply; "" for what is unknown."""
+    """The caller of a call, and the tier whose limits apply; "" for an unknown field."""
 
     key: str = ""
     user: str = ""
@@ -23,15 +23,15 @@ class Caller(NamedTuple):
 class Entry(NamedTuple):
     """One line of the books.
 
-    Moments are microseconds since the epoch, costs billionths of a dollar, None where no price is known.
+    Times are microseconds since the epoch, costs billionths of a dollar, None where no price is known.
     """
 
     kind: EntryKind
     id: str
-    """The call's, the same in each of its entries."""
+    """The id of the call, the same in each of its entries."""
 
     at_us: int
-    """When it was admitted, extended, refused, settled or corrected."""
+    """The time at which the call was admitted, extended, refused, settled or corrected."""
 
     caller: Caller
     model: str
@@ -39,13 +39,13 @@ class Entry(NamedTuple):
     held_output: int
     held_cost: int | None
     lease_us: int = 0
-    """The lease of a hold ends so long after its admission, or its extension."""
+    """How long after its admission, or its extension, the lease of a hold ends."""
 
     mode: SettleMode = ""
-    """How it was settled; "" for what is no settling."""
+    """How the call was settled; "" for entries of other kinds."""
 
     usage: Usage | None = None
-    """What counts in the end; None where that is what was held."""
+    """The usage that counts in the end; None where what was held counts."""
 
     cost: int | None = None
     price: str = ""
@@ -55,15 +55,15 @@ class Entry(NamedTuple):
     """The name of the limit that refused."""
 
     admitted_us: int = 0
-    """Of a settling or an extension: the moment of the hold, whose windows it belongs to."""
+    """For a settling or an extension: the time of the hold, in whose windows it counts."""
 
     estimate: int | None = None
-    """Of a settling: the output that was expected and held by rules that do so; None where there are none."""
+    """For a settling: the output that was expected and held by rules that hold estimates; None without such rules."""
 
 
 class Books(Protocol):
-    """What takes entries."""
+    """Accepts entries."""
 
     def add(self, entry: Entry) -> None:
-        """Take an entry; never waits and never raises."""
+        """Add an entry; never waits and never raises."""
         ...

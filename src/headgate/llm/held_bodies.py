@@ -1,4 +1,4 @@
-"""The bodies of answers to held calls: passed on as they come, and settling their call before their end is seen."""
+"""The bodies of answers to held calls: passed on as they arrive; each settles its call before its end is passed on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class HeldBody:
         reading = self._reading
         try:
             for chunk in self._raw.iter_bytes():
-                passed = reading.feed(chunk)
-                if reading.has_ended:  # before the client knows, which may call again at once
+                passed_on = reading.feed(chunk)
+                if reading.has_ended:  # before the client sees the end, as it may call again at once
                     self._settle()
-                if passed:
-                    yield passed
-                if self._is_spent():
+                if passed_on:
+                    yield passed_on
+                if self._is_used_up():
                     rest = reading.cut(count_text(reading.stream.usage.text, self._call.model).tokens)
                     break
             else:
@@ -42,14 +42,14 @@ class HeldBody:
             self.close()
 
     def close(self) -> None:
-        """End the answer here, and settle by what was read of it."""
+        """End the answer here, and settle the call by what was read of it."""
         try:
             self._raw.close()
         finally:
             self._settle()
 
-    def _is_spent(self) -> bool:
-        """Whether no more can be held for what came, which may need several slices."""
+    def _is_used_up(self) -> bool:
+        """Whether no more can be held for the output read so far, which may need several slices."""
         while self._reading.needs_more:
             if not self._call.hold_more(self._reading.stream):
                 return True
@@ -81,14 +81,14 @@ class AsyncHeldBody:
         reading = self._reading
         try:
             async for chunk in self._raw.aiter_bytes():
-                passed = reading.feed(chunk)
+                passed_on = reading.feed(chunk)
                 if reading.has_ended:
                     await self._settle()
-                if passed:
-                    yield passed
-                if await self._is_spent():
-                    made = await count_text_async(reading.stream.usage.text, self._call.model)
-                    rest = reading.cut(made.tokens)
+                if passed_on:
+                    yield passed_on
+                if await self._is_used_up():
+                    counted = await count_text_async(reading.stream.usage.text, self._call.model)
+                    rest = reading.cut(counted.tokens)
                     break
             else:
                 rest = reading.end()
@@ -99,14 +99,14 @@ class AsyncHeldBody:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """End the answer here, and settle by what was read of it."""
+        """End the answer here, and settle the call by what was read of it."""
         try:
             await self._raw.aclose()
         finally:
             await self._settle()
 
-    async def _is_spent(self) -> bool:
-        """See `HeldBody._is_spent`."""
+    async def _is_used_up(self) -> bool:
+        """See `HeldBody._is_used_up`."""
         while self._reading.needs_more:
             if not await self._call.hold_more(self._reading.stream):
                 return True
@@ -117,7 +117,7 @@ class AsyncHeldBody:
 
     def __del__(self) -> None:
         if not self._call.settled and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_begin_to_end, self._raw, self._reading, self._call)
+            self._loop.call_soon_threadsafe(_end_in_task, self._raw, self._reading, self._call)
 
 
 async def _settle(reading: AnswerReading, call: AsyncCall) -> None:
@@ -128,8 +128,8 @@ async def _settle(reading: AnswerReading, call: AsyncCall) -> None:
     await call.__aexit__(None, None, None)
 
 
-def _begin_to_end(raw: Any, reading: AnswerReading, call: AsyncCall) -> None:
-    """End an answer that was dropped without being closed."""
+def _end_in_task(raw: Any, reading: AnswerReading, call: AsyncCall) -> None:
+    """Close an answer that was dropped without being closed, in a task."""
 
     async def end() -> None:
         try:

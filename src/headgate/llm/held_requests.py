@@ -1,6 +1,6 @@
-"""What a client of a provider sends and gets, without I/O: which requests are held, and how their answers are read.
+"""Requests of a provider's clients, without I/O: which of them are held, and how their answers are read.
 
-The clients are those of httpx, and of httpx2, which the packages of OpenAI and Anthropic send with.
+The clients are those of httpx and httpx2, by which the packages of OpenAI and Anthropic send.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from headgate.llm.usage import Usage
 CallerSource = str | Callable[[], str]
 """A field of the caller: a text, or a function without arguments that returns it for each call."""
 
-_NO_CALLS = re.compile(r".*/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|responses/input_tokens"
+_UNCHARGED_PATHS = re.compile(r".*/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|responses/input_tokens"
                        r"|responses/[^/]+/cancel)")  # fmt: skip
-"""What is sent that way and makes no model answer."""
+"""Paths of requests that no model answers."""
 
 _DEPLOYMENT = re.compile(r".*/deployments/([^/]+)/.*")
 _LARGEST_ANSWER = 64 << 20
-"""A whole answer of more bytes is passed on unread, and stays as held."""
+"""A whole answer of more bytes is passed on unread, and its call counts as held."""
 
 
 class HeldRequest(NamedTuple):
-    """A request that is to be held."""
+    """A request to hold."""
 
     dialect: Dialect
     body: dict[str, Any]
     requests_usage: bool
-    """Whether the client asked for the usage of a stream, and expects the event that tells it."""
+    """Whether the client requested the usage of a stream, and expects the event that reports it."""
 
     @property
     def content(self) -> bytes | None:
-        """What is sent in place of the body, so that a stream tells its usage; None where that needs nothing."""
+        """The body to send instead, so that a stream reports its usage; None where the body needs no change."""
         if self.requests_usage or not self.body.get("stream") or not self.dialect.reports_usage_on_request:
             return None
         options = self.body.get("stream_options")
-        asking = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-        text = json.dumps({**self.body, "stream_options": asking}, ensure_ascii=False, separators=(",", ":"))
+        requested_options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        text = json.dumps({**self.body, "stream_options": requested_options}, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-8", "surrogatepass")
 
 
 def dialect_of_request(method: str, path: str, headers: Mapping[str, str]) -> Dialect | Answer | None:
-    """The dialect of what is to be held, None for what costs nothing, the answer to what nothing is known of.
+    """The dialect of a request to hold, None for one that costs nothing, or the answer to an unknown one.
 
-    A client's base URL may end anywhere before the part of the path that tells the dialect.
+    A client's base URL may end anywhere before the part of the path that determines the dialect.
     """
     if method in ("GET", "HEAD", "DELETE", "OPTIONS"):
         return None
@@ -62,7 +62,7 @@ def dialect_of_request(method: str, path: str, headers: Mapping[str, str]) -> Di
         dialect = dialect_of(path[start:], family=family)
         if dialect is not None and dialect.method == method:
             return dialect if dialect.is_charged else None
-    if _NO_CALLS.fullmatch(path):
+    if _UNCHARGED_PATHS.fullmatch(path):
         return None
     message = f"{method} {path} is not known to Headgate, which holds chat completions, completions, responses, "
     message += "embeddings and messages; send it with a client that is not wrapped"
@@ -70,7 +70,7 @@ def dialect_of_request(method: str, path: str, headers: Mapping[str, str]) -> Di
 
 
 def read_request(dialect: Dialect, path: str, content: bytes) -> HeldRequest | Answer:
-    """What a request asks for; the answer to a body that says nothing."""
+    """Parse a request; the answer to it where its body is invalid."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -85,13 +85,13 @@ def read_request(dialect: Dialect, path: str, content: bytes) -> HeldRequest | A
 
 
 def refused(request: HeldRequest, call: CallBase) -> Answer:
-    """The answer to a call that is refused."""
+    """The answer to a refused call."""
     family, decision = request.dialect.family, call.decision
     return refusal(family, decision, model=call.model, requested=call.requested, clock=SYSTEM_CLOCK)
 
 
 def not_held(request: HeldRequest, error: ArgumentError | StoreError) -> Answer:
-    """The answer where a call could not be asked for."""
+    """The answer to a call for which no hold could be requested."""
     if isinstance(error, StoreError):
         message = "The limits cannot be checked at the moment."
         return problem_answer(request.dialect.family, Problem.STORE, message)
@@ -106,58 +106,60 @@ class AnswerReading:
         self._call = call
         self.is_stream = content_type.strip().lower().startswith("text/event-stream")
         self._may_be_stream = not self.is_stream and request.body.get("stream") is True
-        """Whether the answer has not begun that may be a stream, though its head does not say so."""
+        """Whether the answer may be a stream though its head does not say so, and has not begun."""
 
         self.stream = call.reading()
-        self._strips = not request.requests_usage and request.dialect.reports_usage_on_request
+        self._strips_usage = not request.requests_usage and request.dialect.reports_usage_on_request
         self._end = StreamEnd(request.dialect.name) if self.stream.is_counted else None
-        self._passed = EventReader()
+        self._passed_events = EventReader()
         self._whole = bytearray()
         self._is_whole = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """What is passed on of what came."""
-        if self._may_be_stream and (begun := chunk.removeprefix(b"\xef\xbb\xbf").lstrip()):
-            self._may_be_stream, self.is_stream = False, not begun.startswith((b"{", b"["))
+        """Read a chunk, and return the bytes to pass on."""
+        if self._may_be_stream and (start := chunk.removeprefix(b"\xef\xbb\xbf").lstrip()):
+            self._may_be_stream, self.is_stream = False, not start.startswith((b"{", b"["))
         if not self.is_stream:
             if len(self._whole) <= _LARGEST_ANSWER:
                 self._whole += chunk
             return chunk
-        passed = b"".join(self.stream.feed(chunk, strip_usage=self._strips))
+        passed_on = b"".join(self.stream.feed(chunk, strip_usage=self._strips_usage))
         if self._end is not None:
-            for event in self._passed.feed(passed):
+            for event in self._passed_events.feed(passed_on):
                 self._end.read(_parsed(event.data))
-        return passed
+        return passed_on
 
     @property
     def has_ended(self) -> bool:
-        """Whether a stream told that it has ended."""
+        """Whether a stream reported its end."""
         return self.is_stream and self.stream.usage.has_ended
 
     def end(self) -> bytes:
-        """What is left to be passed on at the end of what came."""
+        """Note the end of the answer, and return the remaining bytes to pass on."""
         self._is_whole = True
         return self.stream.rest() if self.is_stream else b""
 
     @property
     def needs_more(self) -> bool:
-        """Whether a further slice is to be held before more is passed on."""
+        """Whether a further slice must be held before more is passed on."""
         return self.is_stream and self._end is not None and self.stream.needs_more and not self.has_ended
 
-    def cut(self, made: int) -> bytes:
-        """The events that end the stream now, of whose text so many tokens were made."""
+    def cut(self, output_tokens: int) -> bytes:
+        """The events that end the stream now, with this number of output tokens."""
         assert self._end is not None
         usage = self.stream.usage.usage or Usage(self._call.held.input, 0)
-        return self._end.cut(usage._replace(output=max(usage.output, made)), reports_usage=not self._strips)
+        return self._end.cut(
+            usage._replace(output=max(usage.output, output_tokens)), reports_usage=not self._strips_usage
+        )
 
     @property
     def answer(self) -> Any:
-        """A whole answer, None if it is none."""
+        """The whole answer, None if it is not complete or no JSON."""
         return _parsed(bytes(self._whole)) if self._is_whole and len(self._whole) <= _LARGEST_ANSWER else None
 
 
 def _parsed(data: str | bytes) -> Any:
-    """The parsed JSON of an event or an answer; None if it is none."""
+    """Parse the JSON of an event or an answer; None if it is none."""
     try:
         return json.loads(data) if data and data != "[DONE]" else None
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Transports that hold: what an httpx client, or one of httpx2, sends through them is held before, and settled after.
+"""Transports that hold calls of an httpx or httpx2 client before they are sent, and settle them by their answers.
 
-The library is that of the client: both have the same classes, and neither is imported here.
+The library is the client's: both have the same classes, and neither is imported here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headgate.llm.held_requests import (
 from headgate.llm.inputs import with_input_counted
 
 _REDIRECTS, _FAILS = 300, 400
-_OF_THE_WIRE = (b"content-encoding", b"content-length")
-"""Headers of what came, and not of what is passed on, which is decoded."""
+_WIRE_HEADERS = (b"content-encoding", b"content-length")
+"""Headers that describe the received body, but not the decoded one that is passed on."""
 
 
 class Gate(Protocol):
-    """What holds."""
+    """A gate that holds calls."""
 
-    def reserve(self, model: str | None = None, *, body: Mapping[str, Any], **who: Any) -> Any: ...
+    def reserve(self, model: str | None = None, *, body: Mapping[str, Any], **caller: Any) -> Any: ...
 
 
 class HeldTransport:
@@ -47,24 +47,24 @@ class HeldTransport:
         self._caller = caller
 
     def handle_request(self, request: Any) -> Any:
-        """The provider's answer, or one like it for a call that is not sent."""
-        found = dialect_of_request(request.method, request.url.path, request.headers)
-        if found is None:
+        """The provider's answer, or one in its format for a call that is not sent."""
+        dialect = dialect_of_request(request.method, request.url.path, request.headers)
+        if dialect is None:
             return self._inner.handle_request(request)
-        held = found if isinstance(found, Answer) else read_request(found, request.url.path, request.read())
+        held = dialect if isinstance(dialect, Answer) else read_request(dialect, request.url.path, request.read())
         if isinstance(held, Answer):
-            return _answered(self._library, held)
+            return _response_of(self._library, held)
         try:
             call: Call = self._gate.reserve(body=held.body, dialect=held.dialect.name, **caller_of(self._caller))
         except (ArgumentError, StoreError) as error:
-            return _answered(self._library, not_held(held, error))
+            return _response_of(self._library, not_held(held, error))
         if not call:
-            return _answered(self._library, refused(held, call))
+            return _response_of(self._library, refused(held, call))
         call.__enter__()
         try:
-            response = self._inner.handle_request(_asking(self._library, request, held))
+            response = self._inner.handle_request(_outgoing(self._library, request, held))
             if response.status_code < _REDIRECTS:
-                return _passed_on(self._library, request, response, held, call)
+                return _settling_response(self._library, request, response, held, call)
         except BaseException as error:
             call.__exit__(type(error), error, error.__traceback__)
             raise
@@ -96,25 +96,27 @@ class AsyncHeldTransport:
         self._caller = caller
 
     async def handle_async_request(self, request: Any) -> Any:
-        """The provider's answer, or one of its kind to a call that is not sent."""
-        found = dialect_of_request(request.method, request.url.path, request.headers)
-        if found is None:
+        """The provider's answer, or one in its format for a call that is not sent."""
+        dialect = dialect_of_request(request.method, request.url.path, request.headers)
+        if dialect is None:
             return await self._inner.handle_async_request(request)
-        held = found if isinstance(found, Answer) else read_request(found, request.url.path, await request.aread())
+        held = (
+            dialect if isinstance(dialect, Answer) else read_request(dialect, request.url.path, await request.aread())
+        )
         if isinstance(held, Answer):
-            return _answered(self._library, held)
+            return _response_of(self._library, held)
         try:
-            asked = await with_input_counted(None, {**caller_of(self._caller), "body": held.body})
-            call: AsyncCall = await self._gate.reserve(**asked, dialect=held.dialect.name)
+            arguments = await with_input_counted(None, {**caller_of(self._caller), "body": held.body})
+            call: AsyncCall = await self._gate.reserve(**arguments, dialect=held.dialect.name)
         except (ArgumentError, StoreError) as error:
-            return _answered(self._library, not_held(held, error))
+            return _response_of(self._library, not_held(held, error))
         if not call:
-            return _answered(self._library, refused(held, call))
+            return _response_of(self._library, refused(held, call))
         await call.__aenter__()
         try:
-            response = await self._inner.handle_async_request(_asking(self._library, request, held))
+            response = await self._inner.handle_async_request(_outgoing(self._library, request, held))
             if response.status_code < _REDIRECTS:
-                return _passed_on(self._library, request, response, held, call)
+                return _settling_response(self._library, request, response, held, call)
         except BaseException as error:
             await call.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -136,8 +138,8 @@ class AsyncHeldTransport:
         await self._inner.__aexit__(*error)
 
 
-def _asking(library: ModuleType, request: Any, held: HeldRequest) -> Any:
-    """The request as it is sent: as it is, or asking for the usage of its stream."""
+def _outgoing(library: ModuleType, request: Any, held: HeldRequest) -> Any:
+    """The request to send: unchanged, or one that also requests the usage of its stream."""
     content = held.content
     if content is None:
         return request
@@ -145,23 +147,25 @@ def _asking(library: ModuleType, request: Any, held: HeldRequest) -> Any:
     return library.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
 
 
-def _answered(library: ModuleType, answer: Answer) -> Any:
-    """An answer that no provider gave."""
+def _response_of(library: ModuleType, answer: Answer) -> Any:
+    """A response with an answer that is not a provider's."""
     return library.Response(answer.status, headers=answer.headers, content=answer.body)
 
 
-def _passed_on(library: ModuleType, request: Any, response: Any, held: HeldRequest, call: Call | AsyncCall) -> Any:
-    """A response whose body settles the call as it passes."""
+def _settling_response(
+    library: ModuleType, request: Any, response: Any, held: HeldRequest, call: Call | AsyncCall
+) -> Any:
+    """A response whose body settles the call as it is read."""
     raw = library.Response(response.status_code, headers=response.headers, stream=response.stream, request=request)
     reading = AnswerReading(held, call, response.headers.get("content-type", ""))
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_THE_WIRE]
-    body = _bodies(library)[isinstance(call, AsyncCall)](raw, reading, call)
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _WIRE_HEADERS]
+    body = _body_classes(library)[isinstance(call, AsyncCall)](raw, reading, call)
     return library.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
 
 @cache
-def _bodies(library: ModuleType) -> tuple[Any, Any]:
-    """The kinds of bodies that clients of a library take, for threads and for asyncio."""
+def _body_classes(library: ModuleType) -> tuple[Any, Any]:
+    """The classes of bodies for clients of a library, for threads and for asyncio."""
     return (
         type("HeldBody", (HeldBody, library.SyncByteStream), {}),
         type("AsyncHeldBody", (AsyncHeldBody, library.AsyncByteStream), {}),

@@ -1,6 +1,6 @@
-"""The prices of one model that `genai-prices` knows, by time: compiled when they are first asked for, and remembered.
+"""The prices of one model of `genai-prices`, by time: compiled when they are first needed, and cached.
 
-A price holds between two borders of time. What was compiled is used again for moments between the same borders.
+A price holds between two borders in time. A compiled price is used again for times between the same borders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_LEASES = 16
 
 
 class Span(NamedTuple):
-    """What was found for all moments from a start on, before an end."""
+    """The price for all times from a start on, before an end."""
 
     start: datetime
     end: datetime
@@ -43,17 +43,17 @@ class Span(NamedTuple):
 
 
 UNKNOWN = Span(FIRST, LAST, None)
-"""Where nothing is known of a price."""
+"""The span of a price that is not known."""
 
 
 class ModelPrices:
-    """The prices of a model; `version` tells where they are from."""
+    """The prices of a model; `version` says where they are from."""
 
-    def __init__(self, known: ModelInfo, version: str) -> None:
-        self._known = known
+    def __init__(self, model_info: ModelInfo, version: str) -> None:
+        self._model_info = model_info
         self._version = version
-        constraints = [price.constraint for price in known.prices] if isinstance(known.prices, list) else []
-        variants = known.price_variants or []
+        constraints = [price.constraint for price in model_info.prices] if isinstance(model_info.prices, list) else []
+        variants = model_info.price_variants or []
         constraints += [variant.constraint for variant in variants]
         dates = {each for constraint in constraints if (each := getattr(constraint, "start_date", None)) is not None}
         self._dates = sorted(datetime.combine(date, time(), UTC) for date in dates)
@@ -68,17 +68,17 @@ class ModelPrices:
         self._dearest: dict[tuple[Terms, timedelta], Span] = {}
 
     def span(self, at: datetime, terms: Terms) -> Span:
-        """The price at a moment, which has a time zone; None where tokens do not pay for it, or it is not known."""
+        """The price at a time with a time zone; None where the model is not priced by tokens, or it is not known."""
         span = self._spans.get(terms)
         if span is not None and span.start <= at < span.end:
             return span
         if terms and not any(when == terms for when, _ in self._variants):
-            return UNKNOWN  # not remembered: clients may write anything
+            return UNKNOWN  # not cached: clients may send anything
         span = self._spans[terms] = Span(*self._borders_around(at), self._compile(at, terms))
         return span
 
     def dearest_span(self, at: datetime, lease: timedelta, terms: Terms) -> Span:
-        """The highest price that can apply from a moment on until a lease ends."""
+        """The highest price that can apply from a time until a lease ends."""
         span = self._dearest.get((terms, lease))
         if span is not None and span.start <= at < span.end:
             return span
@@ -88,16 +88,16 @@ class ModelPrices:
         until_start, until_end = self._borders_around(at + lease)
         start = start if until_start == FIRST else max(start, until_start - lease)
         end = end if until_end == LAST else min(end, until_end - lease)
-        prices = [self.span(moment, terms).price for moment in self._moments(at, at + lease)]
-        found = [price for price in prices if price is not None]
-        price = reduce(Price.dearest, found) if len(found) == len(prices) else None
+        prices = [self.span(each_time, terms).price for each_time in self._times_between(at, at + lease)]
+        known_prices = [price for price in prices if price is not None]
+        price = reduce(Price.dearest, known_prices) if len(known_prices) == len(prices) else None
         if len(self._dearest) >= _MOST_LEASES:
             self._dearest.clear()
         span = self._dearest[terms, lease] = Span(start, end, price)
         return span
 
     def _borders_around(self, at: datetime) -> tuple[datetime, datetime]:
-        """The last border up to a moment, and the first one after it."""
+        """The last border up to a time, and the first one after it."""
         today = _midnight(at)
         borders = [*self._dates, *self._daily(today - _DAY), *self._daily(today), *self._daily(today + _DAY)]
         return (
@@ -105,8 +105,8 @@ class ModelPrices:
             min((border for border in borders if border > at), default=LAST),
         )
 
-    def _moments(self, start: datetime, end: datetime) -> set[datetime]:
-        """Moments at which each price that applies from a moment to another one does."""
+    def _times_between(self, start: datetime, end: datetime) -> set[datetime]:
+        """Times from `start` to `end`, among them one at which each price of that period applies."""
         dates = [date for date in self._dates if start < date <= end]
         borders = [
             border
@@ -128,16 +128,16 @@ class ModelPrices:
         if terms and not any(
             when == terms and (constraint is None or constraint.active(at)) for when, constraint in self._variants
         ):
-            return None  # not known then
-        told = self._known.get_prices(at, dict(terms))
+            return None  # not known at that time
+        prices = self._model_info.get_prices(at, dict(terms))
         rates: dict[str, Rate] = {}
         for name, key in _KEYS.items():
-            rate = getattr(told, key)
+            rate = getattr(prices, key)
             if rate is not None:
                 rates[name] = _rate(rate)
         if "input" not in rates:
             return None
-        searches, requests = told.web_searches_kcount, told.requests_kcount
+        searches, requests = prices.web_searches_kcount, prices.requests_kcount
         return price_of(
             rates.pop("input"),
             rates.pop("output", Rate(0)),
@@ -152,10 +152,10 @@ def _midnight(at: datetime) -> datetime:
     return datetime.combine(at.astimezone(UTC), time(), UTC)
 
 
-def _rate(told: Any) -> Rate:
-    if isinstance(told, Decimal):
-        return Rate(_billionths(told))
-    return Rate(_billionths(told.base), tuple((tier.start, _billionths(tier.price)) for tier in told.tiers))
+def _rate(rate: Any) -> Rate:
+    if isinstance(rate, Decimal):
+        return Rate(_billionths(rate))
+    return Rate(_billionths(rate.base), tuple((tier.start, _billionths(tier.price)) for tier in rate.tiers))
 
 
 def _billionths(dollars: Decimal) -> int:

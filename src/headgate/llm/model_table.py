@@ -1,4 +1,4 @@
-"""`models.toml`: what is special to models, by the longest beginning of their names."""
+"""`models.toml`: special properties of models, by the longest prefix of their names."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from importlib import resources
 from typing import Any
 
 _PROVIDER = re.compile(r"^(?:.*/|(?:[a-z]{2,4}\.)?(?:anthropic|meta|mistral|amazon)\.|ft:)+")
-"""What stands before a model's own name: a provider's or a router's, a region's, and that it is tuned."""
+"""Matches what precedes a model's own name: a provider, a router or a region, and the mark of a tuned model."""
 
-_MOST_LETTERS = 200
-"""What is found for longer names, which clients make up, is not remembered."""
+_LONGEST_MODEL = 200
+"""Results for longer names, which clients may invent, are not cached."""
 
 
 def own_name(model: str) -> str:
-    """The name of a model without a provider's before it, in small letters."""
+    """The name of a model without its provider, in lower case."""
     return _PROVIDER.sub("", model.lower())
 
 
 def find(table: str, model: str) -> Any:
-    """What a table says of a model, None where it says nothing."""
-    return (_find if len(model) <= _MOST_LETTERS else _find.__wrapped__)(table, model)
+    """The entry of a table for a model, None where it has none."""
+    return (_find if len(model) <= _LONGEST_MODEL else _find.__wrapped__)(table, model)
 
 
 @lru_cache(maxsize=2_000)
 def _find(table: str, model: str) -> Any:
-    known, name = _tables()[table], own_name(model)
+    models, name = _tables()[table], own_name(model)
     return max(
-        ((len(begins), known[begins]) for begins in known if name.startswith(begins)),
+        ((len(prefix), models[prefix]) for prefix in models if name.startswith(prefix)),
         default=(0, None),
         key=lambda found: found[0],
     )[1]
 
 
 def most_output(model: str) -> int | None:
-    """The most tokens that a model makes in one answer, None where that is not known."""
+    """The most tokens that a model generates in one answer, None where that is not known."""
     most: int | None = find("most_output", model)
     return most
 

@@ -1,4 +1,4 @@
-"""The prices of one gate: those of its book, or what a model without one is said to cost, and how long each holds."""
+"""The prices of one gate: those of its book, or the configured price of unknown models, and how long each holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.llm.terms import Terms
 
 
 class PriceSpan(NamedTuple):
-    """What a model costs at each moment from a start on, before an end, in microseconds since the epoch."""
+    """The price of a model at all times from a start on, before an end, in microseconds since the epoch."""
 
     start_us: int
     end_us: int
@@ -21,9 +21,9 @@ class PriceSpan(NamedTuple):
 
 
 class PriceSpans:
-    """The prices of one gate. `unknown` is what models cost that the book does not know; None where that is not said.
+    """The prices of one gate. `unknown` is the price of models that are not in the book; None where it is not set.
 
-    Calls last for `lease_us` at the most, or settle by the price that they began with.
+    Calls last for at most `lease_us`, or are settled by the price with which they began.
     """
 
     def __init__(self, book: PriceBook, lease_us: int, unknown: Price | None) -> None:
@@ -32,29 +32,29 @@ class PriceSpans:
         self._unknown = unknown
 
     def span(self, model: str, at_us: int) -> PriceSpan:
-        """The price of a model at a moment, and how long it holds."""
-        return self._known(self._book.span(model, utc_moment(at_us)))
+        """The price of a model at a time, and how long it holds."""
+        return self._price_span(self._book.span(model, utc_moment(at_us)))
 
     def dearest_span(self, model: str, at_us: int) -> PriceSpan:
-        """The highest price that can apply to calls that begin at a moment, and for how long others may begin so."""
-        return self._known(self._book.dearest_span(model, utc_moment(at_us), self._lease))
+        """The highest price that can apply to a call that begins at a time, and when calls may begin with it."""
+        return self._price_span(self._book.dearest_span(model, utc_moment(at_us), self._lease))
 
     def price(self, model: str, at_us: int, terms: Terms) -> Price | None:
-        """The price of terms at a moment.
+        """The price of terms at a time.
 
-        Where it is not known: what is said to cost what is unknown, and at least the usual price.
+        Where it is not known, it is the price of unknown models, and at least the usual price.
         """
         at, unknown = utc_moment(at_us), self._unknown
-        known = self._book.price(model, at, terms)
-        if known is not None or unknown is None:
-            return known
+        price = self._book.price(model, at, terms)
+        if price is not None or unknown is None:
+            return price
         usual = self._book.price(model, at)
         return unknown if usual is None else usual.dearest(unknown)
 
     def dearest(self, model: str, at_us: int, terms: Terms) -> Price | None:
-        """The highest price that can apply until the lease of a call ends: the usual one, or that of what it asks for.
+        """The highest price that can apply until the lease of a call ends: the usual one, or that of its terms.
 
-        None where one of them is not known, and nothing is said of what is unknown.
+        None where one of them is not known, and no price of unknown models is set.
         """
         at = utc_moment(at_us)
         usual = self._book.dearest(model, at, self._lease)
@@ -63,5 +63,5 @@ class PriceSpans:
         other = self._book.dearest(model, at, self._lease, terms) or self._unknown
         return other if other is None or other is usual else usual.dearest(other)
 
-    def _known(self, span: Span) -> PriceSpan:
+    def _price_span(self, span: Span) -> PriceSpan:
         return PriceSpan(since_epoch_us(span.start), since_epoch_us(span.end), span.price or self._unknown)

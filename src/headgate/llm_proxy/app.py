@@ -17,18 +17,18 @@ from headgate.llm.dialects import Dialect, Family, Problem, dialect_of, problem_
 from headgate.llm.dialects.paths import family_of
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount, count_input
-from headgate.llm_proxy.arrived_request import ArrivedRequest, BegunAnswer
+from headgate.llm_proxy.arrived_request import ArrivedRequest, OngoingAnswer
 from headgate.llm_proxy.body_memory import read_bytes
 from headgate.llm_proxy.call_body import CallBody, read_body
 from headgate.llm_proxy.client_connections import ClientConnections
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.exchange import Exchange
+from headgate.llm_proxy.free_calls import pass_on
 from headgate.llm_proxy.own_key import OwnKey, digest_of
-from headgate.llm_proxy.passing import pass_on
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.refused import Refused, refused
-from headgate.llm_proxy.sent_body import sent_body
-from headgate.llm_proxy.sent_request import sent_key, subject_of
+from headgate.llm_proxy.request_body import read_request_body
+from headgate.llm_proxy.request_fields import key_of, subject_of
 from headgate.observe.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("headgate")
@@ -91,15 +91,15 @@ class Proxy:
             self._begin_answer(request)
         return request
 
-    def _begin_answer(self, request: ArrivedRequest) -> BegunAnswer:
+    def _begin_answer(self, request: ArrivedRequest) -> OngoingAnswer:
         """Begin to answer in a task of its own, which goes on after the client has gone."""
         client = ClientSide(request, closes=self.draining, ending=lambda: self.connections.answer_ends(request))
         task = self._loop.create_task(self._answer(request, client))
         self._running.add(task)
         self._clients.add(client)
         task.add_done_callback(partial(self._answer_done, client))
-        begun = request.begun = BegunAnswer(client, task)
-        return begun
+        ongoing = request.ongoing = OngoingAnswer(client, task)
+        return ongoing
 
     def _answer_done(self, client: ClientSide, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -108,7 +108,7 @@ class Proxy:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request. Cancelling this means that the client has gone; the work for it goes on."""
         assert isinstance(request, ArrivedRequest)
-        if request.begun is None:
+        if request.ongoing is None:
             self.connections.head_received(request)
         try:
             return await self._handle(request)
@@ -117,9 +117,9 @@ class Proxy:
 
     async def _handle(self, request: ArrivedRequest) -> web.StreamResponse:
         if request.path in ("/healthz", "/metrics") and request.method in ("GET", "HEAD"):
-            return self._own_page(request.path)
-        client, task = request.begun or self._begin_answer(request)
-        request.begun = None  # it refers to the request
+            return self._status_page(request.path)
+        client, task = request.ongoing or self._begin_answer(request)
+        request.ongoing = None  # it refers to the request
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -151,7 +151,7 @@ class Proxy:
                     client.break_off()
 
     async def _answer(self, request: web.BaseRequest, client: ClientSide) -> None:
-        if client.gone:  # since the request arrived
+        if client.has_left:  # since the request arrived
             return
         family = family_of(has_anthropic_version="anthropic-version" in request.headers)
         dialect = dialect_of(request.raw_path, family=family)
@@ -192,11 +192,11 @@ class Proxy:
         query: str,
     ) -> Exchange | None:
         """Read the body, and make the exchange of a call; None for a call that costs nothing: it was passed on."""
-        raw = await sent_body(request, dialect.family, self.parts.options)
+        raw = await read_request_body(request, dialect.family, self.parts.options)
         if not self.connections.may_read(request, read_bytes(raw)):
             raise refused(dialect.family, Problem.TOO_MANY, "There is no room to read the body now: try again later.")
         try:
-            body, counted = await self._read(raw, dialect)
+            body, input_count = await self._read(raw, dialect)
         except ArgumentError as error:
             self.parts.metrics.ended(dialect.name, "", "invalid")
             raise refused(dialect.family, Problem.BAD_BODY, str(error)) from None
@@ -208,7 +208,7 @@ class Proxy:
             caller = caller._replace(user=user)
         return Exchange(
             self.parts, client, dialect, caller, body,
-            headers=headers, query=query, counted=counted,
+            headers=headers, query=query, input_count=input_count,
             request=subject_of(request) if self.parts.gate.looks_at_requests else None,
             body_dropped=lambda: self.connections.body_dropped(request),
         )  # fmt: skip
@@ -218,18 +218,18 @@ class Proxy:
         keys = self.parts.keys
         if keys is None:
             return _ANYONE
-        sent = sent_key(request)
-        if sent is None:
+        key_text = key_of(request)
+        if key_text is None:
             raise refused(family, Problem.UNKNOWN_KEY, "You sent no API key, or two: send one of this proxy's.")
         try:
-            key = await keys.find(digest_of(sent))
+            key = await keys.find(digest_of(key_text))
         except HeadgateError as error:
             log.error("the keys cannot be looked up: %s", error)
             raise refused(family, Problem.STORE, "The keys cannot be looked up at the moment.") from None
-        if key is None or not hmac.compare_digest(key.digest, digest_of(sent)):
+        if key is None or not hmac.compare_digest(key.digest, digest_of(key_text)):
             raise refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
         now_us = SYSTEM_CLOCK.now_us()
-        if not key.is_good(now_us):
+        if not key.is_active(now_us):
             raise refused(family, Problem.UNKNOWN_KEY, f"The API key {key.name} is {key.state(now_us)}.")
         return _Credentials(_caller_of(key), key.names_users)
 
@@ -239,7 +239,7 @@ class Proxy:
             return read_body(raw, dialect), None
         return await asyncio.to_thread(_read_and_count, raw, dialect)
 
-    def _own_page(self, path: str) -> web.Response:
+    def _status_page(self, path: str) -> web.Response:
         if path == "/metrics":
             return web.Response(body=self.parts.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
         if self.draining:

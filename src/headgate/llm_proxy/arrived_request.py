@@ -10,8 +10,8 @@ from aiohttp import web
 from headgate.llm_proxy.client_side import ClientSide
 
 
-class BegunAnswer(NamedTuple):
-    """An answer that has begun: its writer, and the task that makes it."""
+class OngoingAnswer(NamedTuple):
+    """An answer that has begun: its writer, and the task that writes it."""
 
     client: ClientSide
     task: asyncio.Task[None]
@@ -20,12 +20,12 @@ class BegunAnswer(NamedTuple):
 class ArrivedRequest(web.BaseRequest):
     """A client's request. aiohttp calls the handler in a task of its own, one turn of the event loop later."""
 
-    ATTRS = web.BaseRequest.ATTRS | {"begun"}
+    ATTRS = web.BaseRequest.ATTRS | {"ongoing"}
 
-    begun: BegunAnswer | None = None
+    ongoing: OngoingAnswer | None = None
     """Its answer, where that has begun before aiohttp called the handler."""
 
-    def lost(self) -> None:
+    def connection_lost(self) -> None:
         """Note that its connection is lost: aiohttp does not cancel an answer for which it called no handler yet."""
-        if self.begun is not None:
-            self.begun.client.leave()
+        if self.ongoing is not None:
+            self.ongoing.client.leave()

@@ -26,8 +26,8 @@ def read_bytes(raw: bytes) -> int:
     Punctuation in long strings does not count, nor does punctuation that valid JSON could not contain.
     """
     text = len(raw) * (_TEXT if raw.isascii() and b"\\u" not in raw else _OTHER_TEXT)
-    made = _structure_bytes(raw)
-    return text + (min(made, _structure_outside_strings(raw)) if made > _FEW * len(raw) else made)
+    structure = _structure_bytes(raw)
+    return text + (min(structure, _structure_outside_strings(raw)) if structure > _FEW * len(raw) else structure)
 
 
 def _structure_bytes(raw: bytes) -> int:

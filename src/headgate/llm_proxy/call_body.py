@@ -31,9 +31,9 @@ class CallBody(NamedTuple):
     requests_usage: bool
     """Whether the client itself asked for usage, and so expects an event that contains it."""
 
-    def to_send(self, dialect: Dialect, *, ask: bool) -> bytes:
-        """The bytes for the provider; with `ask` they request the usage of a stream of (chat) completions."""
-        if not ask or not self.is_stream or self.requests_usage or not dialect.reports_usage_on_request:
+    def to_send(self, dialect: Dialect, *, request_usage: bool) -> bytes:
+        """The bytes for the provider; with `request_usage` they request the usage of a stream of (chat) completions."""
+        if not request_usage or not self.is_stream or self.requests_usage or not dialect.reports_usage_on_request:
             return self.raw
         options = self.fields.get("stream_options")
         if "stream_options" not in self.fields:
@@ -45,12 +45,12 @@ class CallBody(NamedTuple):
         )
 
     def dropped(self) -> CallBody:
-        """The same without its bytes and fields."""
+        """The same body without its bytes and fields."""
         return CallBody(b"", {}, self.model, self.is_stream, self.requests_usage)
 
 
 def read_body(raw: bytes, dialect: Dialect) -> CallBody:
-    """Parse the body of a call. Raises ArgumentError for anything else, and for what can be read in several ways."""
+    """Parse the body of a call. Raises ArgumentError for an invalid or ambiguous body."""
     try:
         fields = _decoder.decode(raw.decode())
     except UnicodeDecodeError as error:
@@ -76,10 +76,10 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
     options = fields.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise ArgumentError(f"stream_options is an object, not {_kind(options)}")
-    asks = (options or {}).get("include_usage")
-    if asks is not None and not isinstance(asks, bool):
-        raise ArgumentError(f"stream_options.include_usage is true or false, not {_kind(asks)}")
-    return CallBody(raw, fields, model, bool(stream) and dialect.name in _STREAMED, bool(asks))
+    include_usage = (options or {}).get("include_usage")
+    if include_usage is not None and not isinstance(include_usage, bool):
+        raise ArgumentError(f"stream_options.include_usage is true or false, not {_kind(include_usage)}")
+    return CallBody(raw, fields, model, bool(stream) and dialect.name in _STREAMED, bool(include_usage))
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
@@ -98,12 +98,12 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        earlier_names: set[str] = set()
+        name = next(name for name, _ in pairs if name in earlier_names or earlier_names.add(name))  # type: ignore[func-returns-value]
         raise ArgumentError(f"the body has the field {name[:40]!r} twice in one object")
-    return made
+    return fields
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -43,23 +43,23 @@ class ClientConnections:
         self._most_arriving_bytes = arriving_bytes
         self.arriving_bytes = 0
         self.open: dict[object, ClientConnection] = {}
-        """By the server's handler of each."""
+        """Open connections by the server's handler of each."""
 
         self.waiting: dict[ClientConnection, None] = {}
-        """Those that wait for their clients, the longest first."""
+        """Connections that wait for their clients, the longest first."""
 
         self.arriving: dict[ClientConnection, None] = {}
-        """Those on which an incomplete request has begun, the earliest first."""
+        """Connections on which an incomplete request has begun, the earliest first."""
 
         self.heads: dict[ClientConnection, float] = {}
-        """Those on which an incomplete head has begun, with its time by the event loop's clock, the earliest first."""
+        """Connections with an incomplete head, and the loop's time at which it began, the earliest first."""
 
     def accept(self) -> ClientConnection:
         """Make the protocol of a new connection, for the event loop."""
         return ClientConnection(self, self._new_handler())
 
-    def has_room(self) -> bool:
-        """Return whether one more may be open; where there are too many, close one that waits for its client."""
+    def make_room(self) -> bool:
+        """Return whether one more connection may be open; if there are too many, close one that waits for a client."""
         if len(self.open) < self.most:
             return True
         oldest = next(iter(self.waiting), None)
@@ -69,7 +69,7 @@ class ClientConnections:
         return True
 
     def add_bytes(self, size: int) -> bool:
-        """Count `size` more bytes of requests, refusing the earliest incomplete ones for them; whether they fit."""
+        """Count `size` more bytes of requests, refusing the earliest incomplete ones; return whether the bytes fit."""
         self.arriving_bytes += size
         while self.arriving_bytes > self._most_arriving_bytes and self.arriving:
             next(iter(self.arriving)).refuse(Problem.TOO_MANY, "Too many requests are arriving.")
@@ -114,7 +114,7 @@ class ClientConnections:
         while True:
             await asyncio.sleep(min(_LONGEST_CHECK_S, self.head_s / 4))
             late_s = loop.time() - self.head_s
-            for connection in [late for late, began_s in self.heads.items() if began_s <= late_s]:
+            for connection in [late for late, start_s in self.heads.items() if start_s <= late_s]:
                 connection.refuse(Problem.LATE_HEAD, f"The head of a request has to come within {self.head_s:g} s.")
 
 
@@ -154,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
             self.set_phase(_IDLE)
 
     def set_phase(self, phase: int) -> None:
-        """Set what it waits for from now on, and file it among the connections accordingly."""
+        """Set what the connection waits for, and move it to the matching collections."""
         connections, self._phase = self._connections, phase
         connections.heads.pop(self, None)
         connections.waiting.pop(self, None)
@@ -222,12 +222,12 @@ class ClientConnection(asyncio.Protocol):
         connections.arriving.pop(self, None)
         connections.open.pop(self._handler, None)
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._handler_knows = self._connections.has_room()
-        if not self._handler_knows:
+        self._is_handled = self._connections.make_room()
+        if not self._is_handled:
             self.refuse(Problem.TOO_MANY, "Too many calls are under way.")
             return
         self._connections.open[self._handler] = self
@@ -277,16 +277,16 @@ class ClientConnection(asyncio.Protocol):
             self._handler.eof_received()
 
     def pause_writing(self) -> None:
-        if self._handler_knows:
+        if self._is_handled:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._handler_knows:
+        if self._is_handled:
             self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         if isinstance(self._request, ArrivedRequest):
-            self._request.lost()
-        if self._handler_knows:
+            self._request.connection_lost()
+        if self._is_handled:
             self._handler.connection_lost(exc)

@@ -1,4 +1,4 @@
-"""The client of a call: its answer is written here, until it has gone. Nothing here fails when a client goes."""
+"""The client of a call: its answer is written here, until it leaves. No method fails when a client leaves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClientSide:
         self._closes = closes
         self._ending = ending
         self.response: web.StreamResponse | None = None
-        self.gone = False
+        self.has_left = False
         self.on_leave: Callable[[], None] = _nothing
         """Called once, when the client has gone."""
 
@@ -39,11 +39,11 @@ class ClientSide:
         """The event loop's time at which the write in progress began; None where there is none."""
 
     async def answer(self, answer: Answer) -> None:
-        """Answer with a status, headers and a whole body."""
-        await self.whole(answer.status, answer.headers, answer.body)
+        """Answer with a status, headers and a complete body."""
+        await self.write_complete(answer.status, answer.headers, answer.body)
 
-    async def whole(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        """Write a whole answer."""
+    async def write_complete(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Write a complete answer."""
         response = web.Response(status=status, body=body)
         response.headers.clear()
         await self._prepare(response, headers)
@@ -57,7 +57,7 @@ class ClientSide:
     async def write(self, data: bytes) -> None:
         """Write a part, once the client has read most of the parts before it."""
         response = self.response
-        if self.gone or response is None:
+        if self.has_left or response is None:
             return
         self.writing_since = self._loop.time()
         try:
@@ -80,8 +80,8 @@ class ClientSide:
 
     def leave(self) -> None:
         """Note that the client has gone."""
-        if not self.gone:
-            self.gone = True
+        if not self.has_left:
+            self.has_left = True
             self.on_leave()
 
     async def _prepare(self, response: web.StreamResponse, headers: list[tuple[str, str]]) -> None:
@@ -89,14 +89,14 @@ class ClientSide:
         response.headers.extend(headers)
         if self._closes:
             response.force_close()
-        if not self.gone:
+        if not self.has_left:
             try:
                 await response.prepare(self._request)
             except (ConnectionError, RuntimeError):
                 self.leave()
 
     async def _write_out(self, write: Callable[[], Awaitable[None]]) -> None:
-        if self.gone:
+        if self.has_left:
             return
         self.writing_since = self._loop.time()
         self._ending()

@@ -82,8 +82,8 @@ def _input_tokens(body: dict[str, Any]) -> int:
 
 async def _chat(request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    words, sent = _words(body), _input_tokens(body)
-    usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
+    words, input_tokens = _words(body), _input_tokens(body)
+    usage = {"prompt_tokens": input_tokens, "completion_tokens": len(words), "total_tokens": input_tokens + len(words)}
     head = {"id": "chatcmpl-echo", "created": 0, "model": _MODEL}
     if not body.get("stream"):
         message = {"role": "assistant", "content": " ".join(words)}
@@ -103,20 +103,20 @@ async def _chat(request: web.Request) -> web.StreamResponse:
 
 async def _messages(request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    words, sent = _words(body), _input_tokens(body)
+    words, input_tokens = _words(body), _input_tokens(body)
     message = {"id": "msg_echo", "type": "message", "role": "assistant", "model": _MODEL, "stop_sequence": None}
     if not body.get("stream"):
         content = [{"type": "text", "text": " ".join(words)}]
-        usage = {"input_tokens": sent, "output_tokens": len(words)}
+        usage = {"input_tokens": input_tokens, "output_tokens": len(words)}
         return web.json_response({**message, "content": content, "stop_reason": "end_turn", "usage": usage})
     response = await _stream(request)
-    begun: dict[str, Any] = {
+    start_message: dict[str, Any] = {
         **message,
         "content": [],
         "stop_reason": None,
-        "usage": {"input_tokens": sent, "output_tokens": 1},
+        "usage": {"input_tokens": input_tokens, "output_tokens": 1},
     }
-    await _event(response, "message_start", {"message": begun})
+    await _event(response, "message_start", {"message": start_message})
     await _event(response, "content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}})
     for word in words:
         delta = {"type": "text_delta", "text": f"{word} "}

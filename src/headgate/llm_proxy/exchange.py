@@ -51,7 +51,7 @@ class Exchange:
         *,
         headers: list[tuple[str, str]],
         query: str,
-        counted: InputCount | None,
+        input_count: InputCount | None,
         request: Subject | None,
         body_dropped: Callable[[], None],
     ) -> None:
@@ -66,7 +66,7 @@ class Exchange:
         self._body = body
         self._headers = headers
         self._query = query
-        self._counted = counted
+        self._input_count = input_count
         self._request = request
         self._body_dropped = body_dropped
         self._started = asyncio.get_running_loop().time()
@@ -74,8 +74,8 @@ class Exchange:
         self._scope: asyncio.Timeout | None = None
         self._relay: StreamRelay | None = None
         self._reading: StreamReading | None = None
-        self._was_sent = False
-        self._own_headers: list[tuple[str, str]] | None = None
+        self._is_sent = False
+        self._limit_headers: list[tuple[str, str]] | None = None
 
     async def run(self) -> None:
         """Hold, send, answer and settle the call."""
@@ -84,7 +84,7 @@ class Exchange:
             return
         for warning in call.warnings:
             self._parts.metrics.warned(warning.limit)
-        self._client.on_leave = self._client_left
+        self._client.on_leave = self._on_client_left
         try:
             async with call:
                 try:
@@ -98,7 +98,7 @@ class Exchange:
                     raise
         finally:
             self._end_reading_on()
-        self._ended("left" if self._client.gone and outcome == "answered" else outcome)
+        self._ended("left" if self._client.has_left and outcome == "answered" else outcome)
 
     async def _hold(self) -> AsyncCall | None:
         """Hold the call; None where it cannot be held: the client has its answer already."""
@@ -106,7 +106,7 @@ class Exchange:
         try:
             call = await self._parts.gate.reserve(
                 body.model, key=key, user=user, team=team, organisation=organisation, tier=tier,
-                body=body.fields, dialect=self._dialect.name, input_tokens=self._counted, request=self._request,
+                body=body.fields, dialect=self._dialect.name, input_tokens=self._input_count, request=self._request,
             )  # fmt: skip
         except UnknownPriceError as error:
             await self._invalid(Problem.UNKNOWN_PRICE, str(error))
@@ -126,7 +126,7 @@ class Exchange:
     async def _forward(self, call: AsyncCall) -> str:
         """Send the call and answer the client; return the outcome, as metrics name it."""
         pool, model = self._parts.pool, self._body.model
-        if self._client.gone:  # while the call was held
+        if self._client.has_left:  # while the call was held
             await call.cancel()
             return "left"
         serving = pool.serving(self._dialect, model)
@@ -172,12 +172,12 @@ class Exchange:
 
     async def _send(self, state: ProviderState, call: AsyncCall) -> ProviderAnswer:
         settings, upstream = state.settings, self._parts.upstream
-        body = self._body.to_send(self._dialect, ask=settings.requests_usage)
+        body = self._body.to_send(self._dialect, request_usage=settings.requests_usage)
         response = await upstream.begin(settings, self._dialect, self._query, self._headers, body)
-        self._was_sent = True  # and not before: a call that is given up while its connection is made costs nothing
+        self._is_sent = True  # and not before: a call that is given up while its connection is made costs nothing
         try:
-            if self._own_headers is None:  # made here, while the provider is working
-                self._own_headers = self._make_own_headers(call)
+            if self._limit_headers is None:  # made here, while the provider is working
+                self._limit_headers = self._make_limit_headers(call)
                 self._reading = call.reading() if self._body.is_stream else None
         except BaseException:
             response.close()
@@ -185,12 +185,12 @@ class Exchange:
         await upstream.head(response)
         return response
 
-    def _make_own_headers(self, call: AsyncCall) -> list[tuple[str, str]]:
+    def _make_limit_headers(self, call: AsyncCall) -> list[tuple[str, str]]:
         """The headers that report the policy's limits and warnings to the client."""
-        own = limit_headers(self._dialect.family, call.decision)
+        headers = limit_headers(self._dialect.family, call.decision)
         if call.warnings:
-            own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
-        return own
+            headers.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
+        return headers
 
     def _charged_tokens(self, call: AsyncCall) -> ChargedTokens:
         """The tokens that a provider counts for a call: the stated maximum of output, not the expected output."""
@@ -201,14 +201,14 @@ class Exchange:
         self._body = self._body.dropped()
         self._body_dropped()
 
-    def _note(self, state: ProviderState, response: ProviderAnswer, took_s: float) -> None:
+    def _note(self, state: ProviderState, response: ProviderAnswer, first_byte_s: float) -> None:
         """Record what an answer reports of its provider's limits, and after how many seconds it began."""
         self._parts.pool.note(state, self._body.model, response.status, response.headers)
-        self._parts.metrics.began(self._dialect.name, took_s)
+        self._parts.metrics.first_byte_sent(self._dialect.name, first_byte_s)
 
     async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
         """Pass on a provider's answer, and settle the call; return the outcome."""
-        headers = headers_to_answer(response.headers, self._own_headers or [])
+        headers = headers_to_answer(response.headers, self._limit_headers or [])
         is_stream = response.content_type == "text/event-stream"
         try:  # some providers omit this content type
             is_stream = is_stream or (self._body.is_stream and not await response.looks_like_json())
@@ -223,11 +223,11 @@ class Exchange:
                 self._parts.metrics.provider_failed(state.settings.name, "broken")
             return outcome
         try:
-            raw = await response.read_whole(_MOST_ANSWER_BYTES)
+            raw = await response.read_body(_MOST_ANSWER_BYTES)
         except OSError as error:
             return await self._broke_off(call, state, error)
         await call.settle(await _parsed(raw))
-        await self._client.whole(response.status, headers, raw)
+        await self._client.write_complete(response.status, headers, raw)
         return "answered"
 
     async def _broke_off(self, call: AsyncCall, state: ProviderState, error: OSError) -> str:
@@ -259,7 +259,7 @@ class Exchange:
     def _ended(self, outcome: str) -> None:
         self._parts.metrics.ended(self._dialect.name, self._body.model, outcome)
 
-    def _client_left(self) -> None:
+    def _on_client_left(self) -> None:
         """Note that the client has gone: read on for a while, for the usage, or end at once."""
         if self._scope is None or self._is_read_on:
             return
@@ -278,7 +278,7 @@ class Exchange:
         """Settle a call that is given up, with at least the usage that was received."""
         if self._relay is not None:
             await self._relay.settle()
-        elif self._was_sent:
+        elif self._is_sent:
             await call.settle_unknown()
         else:
             await call.cancel()

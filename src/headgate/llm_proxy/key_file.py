@@ -24,7 +24,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: _FileIdentity | None = None
+        self._identity: _FileIdentity | None = None
         self._by_digest: dict[str, OwnKey] = {}
 
     def check(self) -> int:
@@ -43,14 +43,14 @@ class KeyFile:
         """Find the key of a digest. Each call checks whether the file has changed, which takes two microseconds."""
         try:
             identity = _identity(self.path)
-            if identity != self._seen:
-                self._seen = identity  # also if reading fails, so that it is tried and logged once for each change
+            if identity != self._identity:
+                self._identity = identity  # also if reading fails, so that it is tried and logged once for each change
                 self._read(identity)
         except (OSError, ConfigError) as error:
-            if not isinstance(error, OSError) or self._seen is not None:
+            if not isinstance(error, OSError) or self._identity is not None:
                 log.error("the keys cannot be read, those from before stay: %s", error)
             if isinstance(error, OSError):
-                self._seen = None
+                self._identity = None
         return self._by_digest.get(digest)
 
     def all(self) -> list[OwnKey]:
@@ -68,7 +68,7 @@ class KeyFile:
     def _read(self, identity: _FileIdentity) -> None:
         keys = _keys_of(self.path)
         self._by_digest = {key.digest: key for key in keys}
-        self._seen = identity
+        self._identity = identity
 
     def _change(self, change: Callable[[list[OwnKey]], tuple[list[OwnKey], int]]) -> int:
         with self._locked():

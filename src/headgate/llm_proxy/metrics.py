@@ -113,7 +113,7 @@ class ProxyMetrics:
         """Count a call that has ended."""
         self._count_later(lambda: self._calls.labels(dialect, self._model(model), outcome).inc())
 
-    def began(self, dialect: str, seconds: float) -> None:
+    def first_byte_sent(self, dialect: str, seconds: float) -> None:
         """Record the time to the first byte of an answer, which was sent just now."""
         self._count_later(lambda: self._first_byte.labels(dialect).observe(seconds))
 
@@ -221,11 +221,11 @@ class _LastEstimated(Collector):
         self._calls = calls
 
     def collect(self) -> Iterator[Metric]:
-        shown = GaugeMetricFamily(
+        gauge = GaugeMetricFamily(
             "headgate_llm_last_estimated_calls",
             "Those among the last 512 to 1,024 calls of a model, of all processes that learn together",
             labels=["model", "result"],
         )
         for labels, calls in self._calls().items():
-            shown.add_metric(labels, calls)
-        yield shown
+            gauge.add_metric(labels, calls)
+        yield gauge

@@ -12,7 +12,7 @@ from headgate.errors import ConfigError
 
 PREFIX = "hg-"
 _RANDOM_BYTES = 32
-_SHOWN_CHARACTERS = 8
+_START_CHARACTERS = 8
 """The number of a key's first characters that are stored, so that people recognise it: 5 of its 43 random ones."""
 
 _LONGEST_TEXT = 200
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}")
 
 
 class OwnKey(NamedTuple):
-    """The stored record of a key. Moments are microseconds since the epoch, None for never."""
+    """The stored record of a key. Times are microseconds since the epoch, None for never."""
 
     name: str
     digest: str
@@ -39,15 +39,15 @@ class OwnKey(NamedTuple):
     names_users: bool = False
     """Whether its calls may name their user in a header: for the key of a program that many people use."""
 
-    def is_good(self, now_us: int) -> bool:
-        """Whether the proxy accepts it at a moment."""
+    def is_active(self, now_us: int) -> bool:
+        """Whether the proxy accepts the key at this time."""
         return self.revoked_us is None and (self.expires_us is None or now_us < self.expires_us)
 
     def state(self, now_us: int) -> str:
         """`active`, `revoked` or `expired`."""
         if self.revoked_us is not None:
             return "revoked"
-        return "active" if self.is_good(now_us) else "expired"
+        return "active" if self.is_active(now_us) else "expired"
 
 
 class KeyFinder(Protocol):
@@ -95,12 +95,12 @@ def new_key(name: str, *, now_us: int, **fields: Any) -> tuple[str, OwnKey]:
     if expires_us is not None and expires_us <= now_us:
         raise ConfigError("a new key expires in the future: give a later moment")
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    return key, OwnKey(name, digest_of(key), key[:_SHOWN_CHARACTERS], now_us, **fields)
+    return key, OwnKey(name, digest_of(key), key[:_START_CHARACTERS], now_us, **fields)
 
 
 def add_to(keys: list[OwnKey], key: OwnKey) -> list[OwnKey]:
     """Return the keys and the new one; raises ConfigError where an active one has its name."""
-    if any(other.name == key.name and other.is_good(key.created_us) for other in keys):
+    if any(other.name == key.name and other.is_active(key.created_us) for other in keys):
         raise ConfigError(f"a key named {key.name} is active: choose another name, or revoke it first")
     return [*keys, key]
 
@@ -126,7 +126,7 @@ def read_key(fields: Any, place: str) -> OwnKey:
         if kind is None:
             raise ConfigError(f"a key has no field {str(name)[:40]!r}; there are {', '.join(_KINDS)}", path=place)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ConfigError(f"is {_WORDS[kind]}", path=f"{place}.{name}")
+            raise ConfigError(f"is {_KIND_NAMES[kind]}", path=f"{place}.{name}")
         values[name] = value
     for name in ("name", "digest", "start", "created_us"):
         if name not in values:
@@ -142,4 +142,4 @@ _KINDS: dict[str, type] = {
     **dict.fromkeys(("created_us", "expires_us", "revoked_us"), int),
     "names_users": bool,
 }
-_WORDS = {str: "text", int: "a whole number of microseconds", bool: "true or false"}
+_KIND_NAMES = {str: "text", int: "a whole number of microseconds", bool: "true or false"}

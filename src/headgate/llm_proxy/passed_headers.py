@@ -42,7 +42,7 @@ def headers_to_send(headers: Pairs) -> list[tuple[str, str]]:
     return _without(sent, connection_values) if connection_values else sent
 
 
-def headers_to_answer(headers: Pairs, own: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def headers_to_answer(headers: Pairs, proxy_headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The provider's headers that are passed to the client, with names in lower case, and the proxy's own.
 
     A provider's limits are those of the proxy's owner: the client receives its own limits instead.
@@ -55,7 +55,7 @@ def headers_to_answer(headers: Pairs, own: list[tuple[str, str]]) -> list[tuple[
                 answered.append((name, value))
         elif name == "connection":
             connection_values.append(value)
-    return (_without(answered, connection_values) if connection_values else answered) + own
+    return (_without(answered, connection_values) if connection_values else answered) + proxy_headers
 
 
 def _without(pairs: list[tuple[str, str]], connection_values: list[str]) -> list[tuple[str, str]]:

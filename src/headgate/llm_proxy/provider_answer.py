@@ -52,7 +52,7 @@ class ProviderAnswer:
     """
 
     __slots__ = ("_buffered_bytes", "_error", "_fed_bytes", "_has_head", "_head_bytes", "_inflating", "_is_closed",
-                 "_is_compressed", "_is_framed", "_is_interim", "_is_paused", "_is_reusable", "_is_whole", "_link",
+                 "_is_complete", "_is_compressed", "_is_framed", "_is_interim", "_is_paused", "_is_reusable", "_link",
                  "_loop", "_parser", "_parts", "_unread", "_waiter", "headers", "status")  # fmt: skip
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,7 +77,7 @@ class ProviderAnswer:
         self._is_interim = False
         """Whether an answer of 1xx is being read, before the final one."""
 
-        self._has_head = self._is_whole = self._is_reusable = self._is_paused = self._is_closed = False
+        self._has_head = self._is_complete = self._is_reusable = self._is_paused = self._is_closed = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     @property
@@ -96,7 +96,7 @@ class ProviderAnswer:
     @property
     def is_at_end(self) -> bool:
         """Whether the whole body was received and read."""
-        is_read = self._is_whole and not self._parts and not self._unread
+        is_read = self._is_complete and not self._parts and not self._unread
         return is_read and (self._inflating is None or self._inflating.is_at_end)
 
     async def head(self) -> None:
@@ -107,7 +107,7 @@ class ProviderAnswer:
     async def read(self) -> bytes:
         """Return the next part of the body, b"" at its end. Raises BrokenAnswer, TimeoutError where none arrives."""
         while not (part := self._take_part()):
-            if self._is_whole:
+            if self._is_complete:
                 if self.is_at_end:
                     return b""
                 raise BrokenAnswer("a compressed body is incomplete")
@@ -146,14 +146,14 @@ class ProviderAnswer:
             self._link.resume()
         return part
 
-    async def read_whole(self, most: int) -> bytes:
-        """Return the whole body. Raises BrokenAnswer, also for more than `most` bytes, and TimeoutError."""
-        whole = bytearray()
+    async def read_body(self, most: int) -> bytes:
+        """Return the complete body. Raises BrokenAnswer, also for more than `most` bytes, and TimeoutError."""
+        body = bytearray()
         while part := await self.read():
-            whole += part
-            if len(whole) > most:
+            body += part
+            if len(body) > most:
                 raise BrokenAnswer(f"an answer has at most {most} bytes")
-        return bytes(whole)
+        return bytes(body)
 
     def __enter__(self) -> ProviderAnswer:
         return self
@@ -168,7 +168,7 @@ class ProviderAnswer:
         if not self._is_closed:
             self._is_closed = True
             self._parser = None  # it refers to this answer
-            self._link.release(is_reusable=self._is_whole and self._is_reusable and not self._is_paused)
+            self._link.release(is_reusable=self._is_complete and self._is_reusable and not self._is_paused)
 
     async def _wait_for_more(self) -> None:
         """Wait until more is received."""
@@ -180,13 +180,13 @@ class ProviderAnswer:
         finally:
             self._waiter = None
 
-    # What the connection calls.
+    # Called by the connection.
 
     def feed(self, data: bytes) -> None:
         """Take bytes that were received."""
         if self._parser is None or self._error is not None:
             return
-        if self._is_whole:  # bytes behind its end, which no request asked for
+        if self._is_complete:  # bytes behind its end, which no request asked for
             self._is_reusable = False
             return
         try:
@@ -206,10 +206,10 @@ class ProviderAnswer:
 
     def ended(self, error: Exception | None) -> None:
         """Note that the connection has ended; with an error it was lost."""
-        if self._is_whole or self._error is not None:
+        if self._is_complete or self._error is not None:
             return
         if error is None and self._has_head and not self._is_framed:
-            self._is_whole = True
+            self._is_complete = True
         else:
             self._error = BrokenAnswer("the connection was lost")
         self._wake()
@@ -217,7 +217,7 @@ class ProviderAnswer:
     def fail(self, error: OSError) -> None:
         """Give up the answer, with an error for its reader."""
         self._is_reusable = False
-        if not self._is_whole and self._error is None:
+        if not self._is_complete and self._error is None:
             self._error = error
         self._wake()
 
@@ -226,10 +226,10 @@ class ProviderAnswer:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        if self._is_whole:  # bytes behind its end, which no request asked for
+        if self._is_complete:  # bytes behind its end, which no request asked for
             self._is_reusable = False
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
@@ -242,7 +242,7 @@ class ProviderAnswer:
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
-        if self._is_whole:
+        if self._is_complete:
             return
         status = self._parser.get_status_code()
         self._is_interim = 100 <= status < 200
@@ -265,7 +265,7 @@ class ProviderAnswer:
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        if self._is_whole:
+        if self._is_complete:
             return
         if self._is_compressed:
             if self._inflating is None:
@@ -278,7 +278,7 @@ class ProviderAnswer:
     def on_message_complete(self) -> None:
         if self._is_interim:
             self._is_interim = False
-        elif not self._is_whole:
+        elif not self._is_complete:
             assert self._parser is not None
             self._is_reusable = self._parser.should_keep_alive()
-            self._is_whole = True
+            self._is_complete = True

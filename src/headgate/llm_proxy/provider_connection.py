@@ -39,7 +39,7 @@ class ProviderConnection(asyncio.Protocol):
         self._stop_timer()
         self._transport.abort()
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -75,7 +75,7 @@ class ProviderConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    # What the answer calls.
+    # Called by the answer.
 
     def pause(self) -> None:
         self._is_paused = True

@@ -32,7 +32,7 @@ class ChargedTokens(NamedTuple):
 
 
 _TOO_MANY = 429
-_WHOLE = re.compile(r"[0-9]{1,18}")
+_INTEGER = re.compile(r"[0-9]{1,18}")
 _QUOTAS: Mapping[str, Callable[[ChargedTokens], int]] = {
     "x-ratelimit-limit-tokens": lambda charged: charged.input + charged.output,
     "anthropic-ratelimit-tokens-limit": lambda charged: charged.input + charged.output,
@@ -109,10 +109,10 @@ class ProviderPool:
 
     def reload(self, settings: Iterable[ProviderSettings]) -> None:
         """Replace the settings; the state of a provider with the same name and base URL stays."""
-        known = {(state.settings.name, state.settings.base_url): state for state in self._states}
+        previous = {(state.settings.name, state.settings.base_url): state for state in self._states}
         states = []
         for provider in settings:
-            state = known.get((provider.name, provider.base_url)) or ProviderState(provider)
+            state = previous.get((provider.name, provider.base_url)) or ProviderState(provider)
             state.settings = provider
             states.append(state)
         self._states = states
@@ -144,12 +144,12 @@ class ProviderPool:
         self, state: ProviderState, model: str, status: int, headers: Headers, charged: ChargedTokens | None = None
     ) -> None:
         """Read what an answer to a call reports of its provider's limits."""
-        known, now_us = state.for_model(model), self._clock.now_us()
+        model_state, now_us = state.for_model(model), self._clock.now_us()
         state.unreachable_until_us = 0
-        previous_us = known.paused_until_us
-        known.note(status, headers, now_us, charged)
-        if known.paused_until_us > max(previous_us, now_us):
-            seconds = (known.paused_until_us - now_us) / 1e6
+        previous_us = model_state.paused_until_us
+        model_state.note(status, headers, now_us, charged)
+        if model_state.paused_until_us > max(previous_us, now_us):
+            seconds = (model_state.paused_until_us - now_us) / 1e6
             log.info("the provider %s is paused for %.1f s, for its limits", state.settings.name, seconds)
 
     def note_unreachable(self, state: ProviderState) -> None:
@@ -165,6 +165,6 @@ def _exceeds_quota(charged: ChargedTokens, headers: Headers) -> bool:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     for name, value in cast(Iterable[tuple[str, str]], pairs):
         counted = _QUOTAS.get(name.lower())
-        if counted is not None and _WHOLE.fullmatch(value.strip()) and counted(charged) > int(value):
+        if counted is not None and _INTEGER.fullmatch(value.strip()) and counted(charged) > int(value):
             return True
     return False

@@ -28,7 +28,7 @@ async def refusal_of(provider: str, response: ProviderAnswer, family: Family) ->
         return answer
     headers = headers_of_refusal(response)
     try:
-        body = await response.read_whole(_MOST_BYTES)
+        body = await response.read_body(_MOST_BYTES)
     except OSError:
         message = f"The provider refused the call with the status {response.status}."
         return problem_answer(family, Problem.PROVIDER_UNREACHABLE, message)

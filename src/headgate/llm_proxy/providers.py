@@ -101,8 +101,8 @@ def read_providers(text: bytes | str, *, source: str, folder: Path) -> tuple[Pro
     problems = [*document.problems, *unusable_texts(document)]
     listed = document.value.get("providers") if isinstance(document.value, Mapping) else None
     if not isinstance(listed, list) or not listed:
-        wrong = "names the providers: providers: [{name: ..., base_url: ...}]"
-        raise PolicyError(source, [*problems, document.problem((), wrong)])
+        message = "names the providers: providers: [{name: ..., base_url: ...}]"
+        raise PolicyError(source, [*problems, document.problem((), message)])
     problems += [
         document.problem((name,), "there is no such field; there is providers")
         for name in document.value if name != "providers"
@@ -190,8 +190,8 @@ class _Reader:
         url = self._text("base_url")
         if "base_url" in self._fields and not _is_base(url):
             secret = any(mark in url for mark in "@?#")  # the URL may contain a key
-            wrong = "with no user, password, query or fragment: its key is apart" if secret else f"not {shown(url)}"
-            self._add_problem("base_url", f"is a URL such as https://api.example.com/v1, {wrong}")
+            message = "with no user, password, query or fragment: its key is apart" if secret else f"not {shown(url)}"
+            self._add_problem("base_url", f"is a URL such as https://api.example.com/v1, {message}")
         return url
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
@@ -216,8 +216,8 @@ class _Reader:
             key = os.environ.get(variable, "").strip()
             if not key:
                 is_name = may_be_shown(variable)
-                wrong = "is the name of a variable, such as OPENAI_API_KEY, and no key; there is no such variable"
-                self._add_problem("api_key_env", f"the variable {shown(variable)} is not set" if is_name else wrong)
+                message = "is the name of a variable, such as OPENAI_API_KEY, and no key; there is no such variable"
+                self._add_problem("api_key_env", f"the variable {shown(variable)} is not set" if is_name else message)
             return self._checked_key("api_key_env", key)
         elif file:
             try:

@@ -70,21 +70,21 @@ class ProxyServer:
         source: ProxySource,
         options: ProxyOptions,
         *,
-        begin: InForce | None = None,
+        initial: InForce | None = None,
         sharing: Sharing | None = None,
         applied: Callable[[InForce], None] = lambda _: None,
     ) -> None:
-        """Begin with `begin`, or read the files; `applied` is called with each later policy that is put in force.
+        """Start with `initial`, or read the files; `applied` is called with each later policy that is put in force.
 
         `sharing` merges its metrics with those of other workers. Raises ConfigError, OSError for unusable files.
         """
         self._source = source
         self._options = options
         self._applied = applied
-        begin = source.read() if begin is None else begin
-        self._providers = begin.providers
+        initial = source.read() if initial is None else initial
+        self._providers = initial.providers
         self._metrics = ProxyMetrics(source.books, sharing)
-        self.gate = AsyncLlmGate(begin.policy, store=source.store, books=self._metrics)
+        self.gate = AsyncLlmGate(initial.policy, store=source.store, books=self._metrics)
         self._metrics.watch_coverage(self.gate.coverage)
         self._example = ExampleProvider() if source.providers is None else None
         self._listening: asyncio.Server | None = None

@@ -18,7 +18,7 @@ from headgate.llm_proxy.process import work
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.worker_files import ROOM_OF_WORKER, Sharing, make_files
+from headgate.observe.worker_files import BYTES_PER_WORKER, Sharing, make_files
 from headgate.supervisor.last_good import LastGood
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen_together
@@ -52,17 +52,17 @@ def serve_workers(
     """
     first = source.read()
     read_llm_policy(first.policy)
-    store, zone = open_shared(first.policy, store_url, shown=str(source.policy), workers=workers)
+    store, zone = open_shared(first.policy, store_url, file_name=str(source.policy), workers=workers)
     listeners = listen_together(host, port, workers)
     count_text("load the vocabulary", "gpt-5")  # once for all workers
-    folder = LockedFolder(METRICS, room=workers * ROOM_OF_WORKER)
-    good = LastGood(pickle.dumps(first))
+    folder = LockedFolder(METRICS, size=workers * BYTES_PER_WORKER)
+    last_good = LastGood(pickle.dumps(first))
 
     def run(link: SupervisorLink) -> None:
         keys = None if make_keys is None else make_keys()
-        own_source = replace(source, keys=keys, store=store, books=books)
+        worker_source = replace(source, keys=keys, store=store, books=books)
         sharing = Sharing(folder.path, link.worker, supervisor.counts)
-        server = _make_server(own_source, good, first, options, sharing)
+        server = _make_server(worker_source, last_good, first, options, sharing)
         try:
             work(server, link)
         finally:
@@ -87,11 +87,11 @@ def serve_workers(
 
 
 def _make_server(
-    source: ProxySource, good: LastGood, first: InForce, options: ProxyOptions, sharing: Sharing | None
+    source: ProxySource, last_good: LastGood, first: InForce, options: ProxyOptions, sharing: Sharing | None
 ) -> ProxyServer:
     """Make a worker's proxy, with the policy that is in force in the others. The files are read on SIGHUP only."""
-    stored = good.text()
-    begin = first if stored is None else pickle.loads(stored)  # from an unnamed file of these processes alone
+    stored = last_good.text()
+    initial = first if stored is None else pickle.loads(stored)  # from an unnamed file of these processes alone
     return ProxyServer(
-        source, options, sharing=sharing, begin=begin, applied=lambda read: good.keep(pickle.dumps(read))
+        source, options, sharing=sharing, initial=initial, applied=lambda read: last_good.keep(pickle.dumps(read))
     )

@@ -33,9 +33,9 @@ class StreamRelay:
         self._reading = reading
         self._strips_usage = strips_usage and dialect.reports_usage_on_request
         self._end: StreamEnd | None = None
-        self._passed: EventReader | None = None
+        self._passed_events: EventReader | None = None
         if reading.is_counted:
-            self._end, self._passed = StreamEnd(dialect.name), EventReader()
+            self._end, self._passed_events = StreamEnd(dialect.name), EventReader()
 
     async def run(self, response: ProviderAnswer, headers: list[tuple[str, str]]) -> str:
         """Pass on the answer's parts; return how it ended: `answered`, `cut` or `broken`."""
@@ -75,8 +75,8 @@ class StreamRelay:
 
     async def _is_spent(self, passed: bytes) -> bool:
         """Whether the budget is exhausted, after these bytes were passed on; holds more where it is not."""
-        assert self._end is not None and self._passed is not None
-        for event in self._passed.feed(passed):
+        assert self._end is not None and self._passed_events is not None
+        for event in self._passed_events.feed(passed):
             self._end.read(_parsed(event.data))
         reading = self._reading
         if reading.usage.has_ended:

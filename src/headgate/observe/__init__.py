@@ -1,1 +1,1 @@
-"""Hooks out: events of a running service, and what is made of them."""
+"""Events of a running service, and the metrics that are derived from them."""

@@ -1,4 +1,4 @@
-"""What the front door counts, as figures for Prometheus."""
+"""The counts of the front door as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Name = TypeVar("Name", str, tuple[str, str])
 
 
 class DoorCounts(NamedTuple):
-    """What a front door has counted since it opened."""
+    """The counts of a front door since it opened."""
 
     responses: list[tuple[str, int, int]]
     """(route, status, responses)."""
@@ -27,27 +27,27 @@ class DoorCounts(NamedTuple):
 
 
 class TallyReader:
-    """Reads what native checks have counted in a `CheckTally`, each decision once."""
+    """Reads the counts of native checks from a `CheckTally`, each decision once."""
 
     def __init__(self, tally: Any) -> None:
         self._tally = tally
         self._read = DecisionCounts({}, {}, [], 0.0)
 
     def read(self) -> DecisionCounts:
-        """What was counted since the last call."""
+        """The counts since the last call."""
         before, now = self._read, DecisionCounts(*self._tally.figures())
         self._read = now
         buckets = zip(now.buckets, before.buckets or [0] * len(now.buckets), strict=True)
         return DecisionCounts(
             _grown(before.decisions, now.decisions),
             _grown(before.degraded, now.degraded),
-            [count - known for count, known in buckets],
+            [count - previous for count, previous in buckets],
             now.seconds - before.seconds,
         )
 
 
 class DoorMetrics:
-    """The figures of one door; `registry` is None where they are kept in files for several workers."""
+    """The metrics of one door; `registry` is None where they are in files that several workers share."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._responses = Counter(
@@ -56,7 +56,7 @@ class DoorMetrics:
             ["route", "status"],
             registry=registry,
         )
-        self._left = Counter(
+        self._left_to_python = Counter(
             "headgate_checks_left_to_python", "Checks that the front door left to Python", registry=registry
         )
         self._accepted = Counter("headgate_connections_accepted", "Connections of clients", registry=registry)
@@ -71,25 +71,25 @@ class DoorMetrics:
         )
         for reason in ("too slow", "gave way", "no handshake"):
             self._closed.labels(reason)
-        self._shown = DoorCounts([], 0, 0, 0, 0, 0, 0)
+        self._reported = DoorCounts([], 0, 0, 0, 0, 0, 0)
 
     def update(self, counts: DoorCounts) -> None:
-        """Show what a door has counted by now; never less than before."""
-        shown = self._shown
-        before = {(route, status): count for route, status, count in shown.responses}
+        """Set the metrics to the counts of the door; no metric decreases."""
+        reported = self._reported
+        before = {(route, status): count for route, status, count in reported.responses}
         for route, status, count in counts.responses:
-            if count > (known := before.get((route, status), 0)):
-                self._responses.labels(route, str(status)).inc(count - known)
-        self._left.inc(counts.left_to_python - shown.left_to_python)
-        self._accepted.inc(counts.accepted - shown.accepted)
+            if count > (previous := before.get((route, status), 0)):
+                self._responses.labels(route, str(status)).inc(count - previous)
+        self._left_to_python.inc(counts.left_to_python - reported.left_to_python)
+        self._accepted.inc(counts.accepted - reported.accepted)
         self._open.set(counts.open)
-        self._closed.labels("too slow").inc(counts.expired - shown.expired)
-        self._closed.labels("gave way").inc(counts.gave_way - shown.gave_way)
-        self._closed.labels("no handshake").inc(counts.no_handshake - shown.no_handshake)
-        self._shown = counts
+        self._closed.labels("too slow").inc(counts.expired - reported.expired)
+        self._closed.labels("gave way").inc(counts.gave_way - reported.gave_way)
+        self._closed.labels("no handshake").inc(counts.no_handshake - reported.no_handshake)
+        self._reported = counts
 
 
 def _grown(before: Mapping[Name, int], now: Mapping[Name, int]) -> dict[Name, int]:
-    """By how much counts have grown; those that have not are left out."""
+    """The growth of each count; counts that have not grown are left out."""
     grown = {name: count - before.get(name, 0) for name, count in now.items()}
     return {name: count for name, count in grown.items() if count}

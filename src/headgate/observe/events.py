@@ -1,7 +1,7 @@
 """Events of a running service, for subscribers: metrics today, lists of offenders and webhooks later.
 
-An event is a frozen record; a subscriber is an object with one method that is called with each. Where there is no
-subscriber no event is made, so that the path of a decision costs nothing more.
+An event is a frozen record; a subscriber is an object whose one method is called with each event. Without a
+subscriber no event is created, so that a decision costs nothing more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("headgate")
 
 
 class DecisionEvent(NamedTuple):
-    """A request was decided. Its headers, and what the rules count it by, may be secrets of a client."""
+    """A request was decided. Its headers and the keys of its rules may contain secrets of a client."""
 
     decision: Decision
     seconds: float
@@ -36,19 +36,19 @@ class PolicyApplied(NamedTuple):
 
 
 class PolicyRefused(NamedTuple):
-    """A changed policy cannot be used, or not be read: the one before stays in force."""
+    """A changed policy cannot be read or used: the previous one stays in force."""
 
     error: Exception
 
 
 class PolicyChecked(NamedTuple):
-    """The policy file was looked at: whether what it says is in force."""
+    """The policy file was checked; `in_force` is whether its policy is in force."""
 
     in_force: bool
 
 
 class StoreDegraded(NamedTuple):
-    """The store does not answer: what the rules say about that decides, until it is back."""
+    """The store does not answer: until it does, the rules' `on_store_error` decides."""
 
     reason: str
 
@@ -58,7 +58,7 @@ class StoreRecovered(NamedTuple):
 
 
 class SettlementsKept(NamedTuple):
-    """Settlements that could not reach the store: how many are kept now, and how many were just sent, or lost."""
+    """Settlements that could not reach the store: the number stored now, and the numbers just sent, or lost."""
 
     kept: int
     sent: int
@@ -66,7 +66,7 @@ class SettlementsKept(NamedTuple):
 
 
 class RequestsWaiting(NamedTuple):
-    """How many requests wait in line now, as rules of the policy let them."""
+    """The number of requests that wait in line now, under rules of the policy that let them wait."""
 
     waiting: int
 
@@ -84,10 +84,10 @@ Event = (
 
 
 class Subscriber(Protocol):
-    """What is called with each event."""
+    """An object that is called with each event."""
 
     def handle(self, event: Event) -> None:
-        """Take note of an event; kinds that it does not know are ignored.
+        """Handle an event; unknown kinds are to be ignored.
 
         It must not block: a request waits for it. It is called on the event loop, but with `StoreDegraded`,
         `StoreRecovered` and `SettlementsKept` it may be on another thread.
@@ -96,21 +96,21 @@ class Subscriber(Protocol):
 
 
 class Events:
-    """Hands each event to all subscribers. `subscribers` is empty where no event needs to be made."""
+    """Passes each event to all subscribers. Where `subscribers` is empty, no event needs to be created."""
 
     def __init__(self) -> None:
         self.subscribers: tuple[Subscriber, ...] = ()
         self.each_decision = False
-        """Whether a subscriber needs a `DecisionEvent` of every decision, also of those that the front door makes."""
+        """Whether a subscriber needs a `DecisionEvent` for every decision, including those of the front door."""
 
         self.subscribed: list[Callable[[], object]] = []
         """Called after each subscription."""
 
     def subscribe(self, subscriber: Subscriber, *, each_decision: bool = True) -> None:
-        """Have a subscriber called with every event from now on.
+        """Call a subscriber with every event from now on.
 
-        The front door makes no events of what it decides natively: where a subscriber needs `each_decision`, Python
-        decides all checks. A subscriber that does not is called with the decisions that Python makes anyway.
+        The front door creates no events for its native decisions: where a subscriber needs `each_decision`, Python
+        decides all checks. Other subscribers are called only with the decisions that Python makes anyway.
         """
         self.subscribers += (subscriber,)
         self.each_decision |= each_decision
@@ -118,7 +118,7 @@ class Events:
             listener()
 
     def publish(self, event: Event) -> None:
-        """Hand an event to all subscribers; the failure of one is logged, and concerns nothing else."""
+        """Pass an event to all subscribers; an error of one is logged, and has no other effect."""
         for subscriber in self.subscribers:
             try:
                 subscriber.handle(event)

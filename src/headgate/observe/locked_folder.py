@@ -1,6 +1,6 @@
-"""A folder of one service, for the figures of its workers or their sockets; it goes when the service ends.
+"""A folder of one service, for the metrics of its workers or their sockets; it is removed when the service ends.
 
-A service that is killed cannot clear up. So a service holds a lock on the folder that it uses, its
+A service that is killed cannot clean up. So a service holds a lock on the folder that it uses, its
 workers through their parent's descriptor, and the next service removes folders without a lock.
 """
 
@@ -14,23 +14,23 @@ from contextlib import suppress
 from pathlib import Path
 
 METRICS = "headgate-metrics-"
-"""The prefix of a folder of figures."""
+"""The prefix of a folder of metrics."""
 
 _MEMORY = Path("/dev/shm")
 
 
 class LockedFolder:
-    """A new folder that no other user may enter; `path` is where.
+    """A new folder at `path` that no other user may enter.
 
-    It is in memory, where the system has such a place, with so many bytes of `room`; else among temporary files.
-    Abandoned folders with the same prefix are removed. Raises OSError for lack of room.
+    It is in memory where the system has a file system in memory with `size` free bytes; else among temporary files.
+    Abandoned folders with the same prefix are removed. Raises OSError for lack of space.
     """
 
-    def __init__(self, prefix: str, place: Path | None = None, *, room: int = 0) -> None:
-        places = [_MEMORY, Path(tempfile.gettempdir())] if place is None else [place]
-        for abandoned in (folder for each in places for folder in each.glob(f"{prefix}*")):
+    def __init__(self, prefix: str, parent: Path | None = None, *, size: int = 0) -> None:
+        parents = [_MEMORY, Path(tempfile.gettempdir())] if parent is None else [parent]
+        for abandoned in (folder for each in parents for folder in each.glob(f"{prefix}*")):
             _remove_if_abandoned(abandoned)
-        self.path, self._lock = _claim(next((each for each in places if _has_room(each, room)), places[-1]), prefix)
+        self.path, self._lock = _claim(next((each for each in parents if _has_space(each, size)), parents[-1]), prefix)
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
@@ -38,18 +38,18 @@ class LockedFolder:
         os.close(self._lock)
 
 
-def _has_room(place: Path, room: int) -> bool:
-    if not os.access(place, os.W_OK):
+def _has_space(parent: Path, size: int) -> bool:
+    if not os.access(parent, os.W_OK):
         return False
-    free = os.statvfs(place)
-    return free.f_bavail * free.f_frsize >= room
+    free = os.statvfs(parent)
+    return free.f_bavail * free.f_frsize >= size
 
 
-def _claim(place: Path, prefix: str) -> tuple[Path, int]:
+def _claim(parent: Path, prefix: str) -> tuple[Path, int]:
     """A new folder and the descriptor that holds its lock."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        # Between its making and its locking another service may take it for abandoned.
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        # Before it is locked, another service may consider it abandoned.
         with suppress(FileNotFoundError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(lock, fcntl.LOCK_EX)

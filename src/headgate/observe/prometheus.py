@@ -1,4 +1,4 @@
-"""Events as figures for Prometheus. Labels are names from the policy, never what a client sent."""
+"""Events as metrics for Prometheus. Labels are names from the policy, never data from a client."""
 
 from __future__ import annotations
 
@@ -28,100 +28,100 @@ except ImportError as error:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_RULE = "none"
-"""The `rule` of decisions that no rule was for."""
+"""The `rule` of decisions to which no rule applied."""
 
-_MOST_KNOWN = 4096
+_MOST_OUTCOMES = 4096
 BUCKETS_S = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
 
 
 def leave_out_creation_times() -> None:
-    """For the whole process: no `_created` beside every counter, which no chart needs."""
+    """Omit the `_created` metric of every counter, in the whole process: no chart needs it."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class DecisionCounts(NamedTuple):
-    """How many decisions were made elsewhere, and what came of them."""
+    """Counts of decisions that were made without Python, by their results."""
 
     decisions: Mapping[tuple[str, str], int]
-    """By rule and result."""
+    """Decisions by rule and result."""
 
     degraded: Mapping[str, int]
-    """Those that the store could not make, by what made them instead."""
+    """Decisions that the store could not make, by what made them instead."""
 
     buckets: Sequence[int]
-    """By time taken: for each of `BUCKETS_S` those up to it and above the one before, then those above all."""
+    """Decisions by duration: for each of `BUCKETS_S` those up to it and above the one before, then those above all."""
 
     seconds: float
-    """How long all of them took together."""
+    """The total duration."""
 
 
 class Metrics:
-    """The figures of one service; with `sharing` one worker's part in them. Shown are always those of all workers."""
+    """The metrics of one service; with `sharing` one worker's part of them. The metrics of all workers are exposed."""
 
     def __init__(self, stats: Callable[[], StoreStats], sharing: Sharing | None = None) -> None:
-        self.registry, own = registries(sharing)
-        self.counted_in = own
-        """Where each figure is registered; None where they are kept in files."""
+        self.registry, registry = registries(sharing)
+        self.metrics_registry = registry
+        """The registry of each metric; None where metrics are in files."""
 
         self.lag_s = 0.0
-        """How long it may take until what another worker has counted is in the files."""
+        """The longest delay until counts of another worker are in the files."""
 
         self._decisions = Counter(
             "headgate_decisions",
             "Decisions of each rule: allowed, refused, blocked (another rule refused), or a shadow rule's own",
             ["rule", "result"],
-            registry=own,
+            registry=registry,
         )
         self._degraded = Counter(
             "headgate_degraded_decisions",
             "Decisions that the store could not make, by what made them instead",
             ["decided_by"],
-            registry=own,
+            registry=registry,
         )
         self._seconds = Histogram(
-            "headgate_decision_seconds", "Time taken by a decision", buckets=BUCKETS_S, registry=own
+            "headgate_decision_seconds", "Time taken by a decision", buckets=BUCKETS_S, registry=registry
         )
         self._reloads = Counter(
-            "headgate_policy_reloads", "Policies applied or refused while running", ["result"], registry=own
+            "headgate_policy_reloads", "Policies applied or refused while running", ["result"], registry=registry
         )
         self._in_force = Gauge(
             "headgate_policy_in_force",
             "1 while what the policy file says is in force, 0 while an older policy is",
-            registry=own,
+            registry=registry,
             multiprocess_mode="min",
         )
         self._late = Counter(
             "headgate_late_settlements",
             "Settlements of holds that could not reach the store at once: sent when it was back, or lost",
             ["result"],
-            registry=own,
+            registry=registry,
         )
-        self._kept = Gauge(
+        self._stored = Gauge(
             "headgate_kept_settlements",
             "Settlements of holds that are to be sent when the store answers again",
-            registry=own,
+            registry=registry,
             multiprocess_mode="sum",
         )
         self._waiting = Gauge(
             "headgate_waiting_requests",
             "Requests that wait in line, as rules let them, instead of being refused",
-            registry=own,
+            registry=registry,
             multiprocess_mode="sum",
         )
         self._waiting.set(0)
-        self._kept.set(0)
+        self._stored.set(0)
         for counter, names in (
             (self._degraded, ON_STORE_ERROR),
             (self._reloads, ("applied", "refused")),
             (self._late, ("sent", "lost")),
         ):
-            for name in names:  # a rate does not see what a counter has when it appears
+            for name in names:  # a rate ignores the first value of a new counter
                 counter.labels(name)
-        self.before_shown: list[Callable[[], object]] = []
-        """Called before the figures are shown, to bring what is counted elsewhere up to date."""
+        self.before_exposition: list[Callable[[], object]] = []
+        """Called before an exposition, to update metrics of counts that are made elsewhere."""
 
-        self._known: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
-        """By whether it was allowed, and the identities of the limits and of those that refuse; limits are kept."""
+        self._counters: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
+        """By whether the decision was allowed, and the ids of its limits and the refusing ones; limits stay alive."""
 
         self.registry.register(_StoreCollector(stats))
 
@@ -134,27 +134,27 @@ class Metrics:
         self._seconds.observe(event.seconds)
         if decision.degraded:
             self._degraded.labels(decision.degraded).inc()
-        # What is counted depends on the limits and on which of them refuse; both are the same again and again.
+        # The counters depend on the limits and on which of them refuse; most decisions repeat the same ones.
         name = (decision.allowed, id(decision.definitions), *[id(reading.definition) for reading in decision.refusals])
-        known = self._known.get(name)
-        if known is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            known = self._known[name] = (decision.definitions, self._counts_of(decision))
-        for count in known[1]:
+        counters = self._counters.get(name)
+        if counters is None:
+            if len(self._counters) >= _MOST_OUTCOMES:
+                self._counters.clear()
+            counters = self._counters[name] = (decision.definitions, self._counts_of(decision))
+        for count in counters[1]:
             count()
 
     def _counts_of(self, decision: Decision) -> Sequence[Callable[[], None]]:
-        """What to count up for a decision like this one."""
+        """The functions that count a decision with these results."""
         counts = []
-        counted: dict[tuple[str, str], None] = {}  # in the order of the rules
+        results: dict[tuple[str, str], None] = {}  # in the order of the rules
         for reading in decision.limits:
             refusing = not reading.allowed
             name = (reading.rule, _result(decision.allowed, refusing, shadow=reading.shadow))
-            counted[name] = None
+            results[name] = None
         # A rule with several limits refuses if one of them does.
-        for rule, result in counted:
-            if result in ("blocked", "shadow_allowed") and (rule, _REFUSALS[result]) in counted:
+        for rule, result in results:
+            if result in ("blocked", "shadow_allowed") and (rule, _REFUSALS[result]) in results:
                 continue
             counts.append(self._decisions.labels(rule, result).inc)
         return counts or [self._decisions.labels(NO_RULE, "allowed" if decision.allowed else "refused").inc]
@@ -167,27 +167,27 @@ class Metrics:
         elif isinstance(event, PolicyRefused):
             self._reloads.labels("refused").inc()
         elif isinstance(event, SettlementsKept):
-            self._kept.set(event.kept)
+            self._stored.set(event.kept)
             self._late.labels("sent").inc(event.sent)
             self._late.labels("lost").inc(event.lost)
         elif isinstance(event, RequestsWaiting):
             self._waiting.set(event.waiting)
 
-    def add(self, counted: DecisionCounts) -> None:
-        """Count decisions that were made, and counted, without Python."""
-        for (rule, result), count in counted.decisions.items():
+    def add(self, counts: DecisionCounts) -> None:
+        """Add decisions that were made and counted without Python."""
+        for (rule, result), count in counts.decisions.items():
             self._decisions.labels(rule, result).inc(count)
-        for decided_by, count in counted.degraded.items():
+        for decided_by, count in counts.degraded.items():
             self._degraded.labels(decided_by).inc(count)
-        # A histogram of the library takes observations one by one; these are its counters.
-        for bucket, count in zip(self._seconds._buckets, counted.buckets, strict=True):
+        # The library's histogram accepts only single observations; these are its counters.
+        for bucket, count in zip(self._seconds._buckets, counts.buckets, strict=True):
             if count:
                 bucket.inc(count)
-        self._seconds._sum.inc(counted.seconds)
+        self._seconds._sum.inc(counts.seconds)
 
     def exposition(self) -> bytes:
-        """All figures in Prometheus' text format."""
-        for bring_up_to_date in self.before_shown:
+        """All metrics in Prometheus' text format."""
+        for bring_up_to_date in self.before_exposition:
             bring_up_to_date()
         return generate_latest(self.registry)
 
@@ -204,14 +204,14 @@ def _result(allowed: bool, refusing: bool, *, shadow: bool) -> str:
 
 
 class _StoreCollector(Collector):
-    """What the store counts about itself, read when the figures are."""
+    """The store's own counts, read with the metrics."""
 
     def __init__(self, stats: Callable[[], StoreStats]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
-        if not stats.max_keys:  # a server of its own holds the states, and counts for itself
+        if not stats.max_keys:  # a separate server has the states, and its own metrics
             return
         yield GaugeMetricFamily("headgate_store_keys", "States held now", stats.keys)
         yield GaugeMetricFamily("headgate_store_max_keys", "The most states the store may hold", stats.max_keys)

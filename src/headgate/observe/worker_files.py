@@ -1,4 +1,4 @@
-"""The files in which several workers count: each has its own, and all are read together."""
+"""The files of the metrics of several workers: each worker has its own, and all are read together."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ except ImportError as error:
 
 log = logging.getLogger("headgate")
 
-ROOM_OF_WORKER, ROOM_OF_RULE = 1 << 18, 1 << 10
-"""Bytes of the four files of a worker, as long as they do not grow, and what each rule adds to that."""
+BYTES_PER_WORKER, BYTES_PER_RULE = 1 << 18, 1 << 10
+"""Initial bytes of the four files of a worker, and the bytes that each rule adds."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_BESIDE_A_KEY = 28
-"""Bytes that an entry takes beside its key: its length, up to eight of padding, two numbers."""
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ENTRY_OVERHEAD = 28
+"""Bytes of an entry without its key: the key's length, up to eight bytes of padding, two numbers."""
 
 
 class WorkerCounts(NamedTuple):
-    """How many workers answer, and how often one was started again."""
+    """How many workers answer, and how often one was restarted."""
 
     answering: int
     restarts: int
 
 
 class Sharing(NamedTuple):
-    """What makes the figures of several workers one set: each counts in files of its own, all are read together.
+    """How several workers share one set of metrics: each counts in files of its own, and all are read together.
 
-    The files bear the worker's number (from 1), not its process: a worker's successor counts on from where it
-    ended, so figures never fall and files do not pile up.
+    The files are named by the worker's number (from 1), not by its process: a worker's successor continues its
+    counts, so metrics never decrease and files do not accumulate.
     """
 
     folder: Path
@@ -51,44 +51,44 @@ class Sharing(NamedTuple):
 
 
 def make_files(folder: Path, workers: int, rules: int = 0) -> None:
-    """Make the files of all workers, empty, before any process could read one half made; `rules` are counted in them.
+    """Create the empty files of all workers, for `rules` rules, before any process could read an incomplete one.
 
-    Raises OSError where there is no room for them: a worker that first touches a page without room would be killed.
+    Raises OSError where there is no space for them: a worker that first touches a page without space would be killed.
     """
     for worker in range(1, workers + 1):
         for kind in ("counter", "histogram", "gauge_min", "gauge_sum"):
             file = folder / f"{kind}_{worker}.db"
-            with file.open("wb") as made:
+            with file.open("wb") as opened:
                 try:
-                    room = ROOM_OF_WORKER // 4 + (rules * ROOM_OF_RULE if kind == "counter" else 0)
-                    os.posix_fallocate(made.fileno(), 0, room)
+                    size = BYTES_PER_WORKER // 4 + (rules * BYTES_PER_RULE if kind == "counter" else 0)
+                    os.posix_fallocate(opened.fileno(), 0, size)
                 except OSError as error:
                     raise OSError(error.errno, error.strerror, str(file)) from error
             MmapedDict(str(file)).close()  # type: ignore[no-untyped-call]
 
 
-class _RoomyFile(MmapedDict):
-    """A file that grows only where there is room for it: to touch a page without room kills the process.
+class _PreallocatedFile(MmapedDict):
+    """A file that grows only where there is space for it: to touch a page without space kills the process.
 
-    A figure that has no room yet is left out, and is whole once there is room: the library keeps its value.
+    A metric without space is left out, and is complete once there is space: the library keeps its value.
     """
 
     _is_full = False
 
     def read_value(self, key: str) -> tuple[float, float]:
-        """(value, time) of a figure, which is made where it is new."""
-        return super().read_value(key) if self._has_room(key) else (0.0, 0.0)  # type: ignore[no-untyped-call]
+        """(value, time) of a metric, which is created where it is new."""
+        return super().read_value(key) if self._has_space(key) else (0.0, 0.0)  # type: ignore[no-untyped-call]
 
     def write_value(self, key: str, value: float, timestamp: float) -> None:
-        """Change a figure."""
-        if self._has_room(key):
+        """Change the value of a metric."""
+        if self._has_space(key):
             super().write_value(key, value, timestamp)  # type: ignore[no-untyped-call]
 
-    def _has_room(self, key: str) -> bool:
+    def _has_space(self, key: str) -> bool:
         file = self._f
         if key in self._positions or file is None:
             return True
-        end = self._used + len(key.encode()) + _BESIDE_A_KEY
+        end = self._used + len(key.encode()) + _ENTRY_OVERHEAD
         if end <= self._capacity:
             return True
         capacity = self._capacity
@@ -97,9 +97,9 @@ class _RoomyFile(MmapedDict):
         try:
             os.posix_fallocate(file.fileno(), 0, capacity)
         except OSError as error:
-            if error.errno not in _NO_ROOM:  # some file systems cannot say
+            if error.errno not in _NO_SPACE:  # some file systems cannot preallocate
                 return True
-            with suppress(OSError):  # what it took for nothing
+            with suppress(OSError):  # release what was allocated in vain
                 os.ftruncate(file.fileno(), self._capacity)
             if not self._is_full:
                 self._is_full = True
@@ -110,24 +110,24 @@ class _RoomyFile(MmapedDict):
 
 
 def registries(sharing: Sharing | None) -> tuple[CollectorRegistry, CollectorRegistry | None]:
-    """The registry whose figures are shown, and the one where figures are registered.
+    """The registry whose metrics are exposed, and the one where metrics are registered.
 
-    With `sharing` the latter is None: figures made from now on in this process are kept in the files of this worker,
-    by its number, and are shown from the files of all.
+    With `sharing` the latter is None: metrics created from now on in this process are in the files of this worker, by
+    its number, and are exposed from the files of all workers.
     """
-    shown = CollectorRegistry()
+    registry = CollectorRegistry()
     if sharing is None:
-        return shown, shown
-    values.MmapedDict = _RoomyFile  # type: ignore[attr-defined]
+        return registry, registry
+    values.MmapedDict = _PreallocatedFile  # type: ignore[attr-defined]
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(sharing.folder)
     values.ValueClass = values.MultiProcessValue(lambda: sharing.worker)  # type: ignore[no-untyped-call]
-    MultiProcessCollector(shown, str(sharing.folder))  # type: ignore[no-untyped-call]
-    shown.register(_WorkersCollector(sharing.workers))
-    return shown, None
+    MultiProcessCollector(registry, str(sharing.folder))  # type: ignore[no-untyped-call]
+    registry.register(_WorkersCollector(sharing.workers))
+    return registry, None
 
 
 class _WorkersCollector(Collector):
-    """What the supervisor counts about the workers, read when the figures are."""
+    """The supervisor's counts of the workers, read with the metrics."""
 
     def __init__(self, workers: Callable[[], WorkerCounts]) -> None:
         self._workers = workers

@@ -1,1 +1,1 @@
-"""What a policy costs before it runs: Redis memory and decisions, shared memory, slots of a Cluster."""
+"""The cost of a policy before it runs: Redis memory and decisions, shared memory, slots of a Cluster."""

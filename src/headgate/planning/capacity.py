@@ -1,6 +1,6 @@
-"""What a policy needs of Redis for so many users and requests: memory, decisions a second, and servers.
+"""The capacity of Redis that a policy needs for users and requests: memory, decisions a second, and servers.
 
-Computed from what was measured (`redis_costs`), on the safe side: it says what it assumes. See docs/capacity.md.
+It is computed from measurements (`redis_costs`) with conservative assumptions, which are listed. See docs/capacity.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Layout = Literal["single", "cluster"]
 
 @dataclass(frozen=True, slots=True)
 class Dearest:
-    """The request that costs most, of all that the policy's rules are for."""
+    """The request that costs most, of all to which the policy's rules apply."""
 
     method: str
     path: str
@@ -49,12 +49,12 @@ class Dearest:
     rules: tuple[str, ...]
     limits: int
     calls: int
-    """Round trips in a Cluster: one for each key. One server answers in one."""
+    """Round trips in a Cluster: one for each key. A single server needs one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What is needed, and how it was found."""
+    """The needed capacity, and how it was computed."""
 
     users: int
     rate: float
@@ -63,7 +63,7 @@ class Capacity:
     memory_bytes: int
     request: Dearest
     saturated: int
-    """Decisions a second of one server that does nothing else, on such requests."""
+    """Decisions a second on such requests, by one server that does nothing else."""
 
     planned: int
     layout: Layout
@@ -71,16 +71,16 @@ class Capacity:
     round_trips: int
     shared_keys: tuple[SharedKey, ...]
     obstacle: str
-    """Why this policy cannot be kept by a Cluster, though it needs one; else empty."""
+    """Why a Cluster cannot store this policy's limits, though they need one; else empty."""
 
     assumptions: tuple[str, ...]
 
 
 def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
-    """What so many users need that make so many requests a second, all together."""
+    """The capacity for `users` that make `rate` requests a second in all."""
     needs = tuple(need for rule in policy.rules for need in needs_of(rule, users, rate))
     dearest, rules = max(
-        requests_of(policy), key=lambda found: seconds_of(dearest_limits(found[1])), default=(("GET", "", "/"), ())
+        requests_of(policy), key=lambda request: seconds_of(dearest_limits(request[1])), default=(("GET", "", "/"), ())
     )
     limits = dearest_limits(rules)
     if policy.in_flight:
@@ -89,11 +89,15 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
     memory_bytes = ceil(state_bytes * MEMORY_FACTOR)
     groups = groups_by_key(rules)
     shared = {index: shared_key(group, rate) for index, group in enumerate(groups) if is_shared(group[0])}
-    kept = [group for index, group in enumerate(groups) if index not in shared or not shared[index].leased]
+    unleased_groups = [group for index, group in enumerate(groups) if index not in shared or not shared[index].leased]
     seconds = seconds_of(limits)
-    seconds_kept = seconds_of([limit for group in kept for limit in dearest_limits(group)])
-    single = (not seconds_kept or rate <= planned_rate(seconds_kept)) and memory_bytes <= SERVER_BYTES
-    shards = 1 if single else shards_of(sum(seconds_of(dearest_limits(group)) for group in kept), rate, memory_bytes)
+    unleased_seconds = seconds_of([limit for group in unleased_groups for limit in dearest_limits(group)])
+    single = (not unleased_seconds or rate <= planned_rate(unleased_seconds)) and memory_bytes <= SERVER_BYTES
+    shards = (
+        1
+        if single
+        else shards_of(sum(seconds_of(dearest_limits(group)) for group in unleased_groups), rate, memory_bytes)
+    )
     method, host, path = dearest
     return Capacity(
         users=users,
@@ -106,7 +110,7 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
         planned=planned_rate(seconds) if seconds else 0,
         layout="single" if single else "cluster",
         shards=shards,
-        round_trips=1 if single else len(kept),
+        round_trips=1 if single else len(unleased_groups),
         shared_keys=tuple(shared.values()),
         obstacle="" if single else cluster_obstacle(policy),
         assumptions=_assumptions(policy),
@@ -114,8 +118,8 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
 
 
 def _assumptions(policy: Policy) -> tuple[str, ...]:
-    unseen = left_out(policy)
-    untold = any(not rule.cost_in(unit) for rule in policy.rules for unit in rule.all_units)
+    skipped = left_out(policy)
+    has_unknown_cost = any(not rule.cost_in(unit) for rule in policy.rules for unit in rule.all_units)
     return (
         "all users ask alike and have a key in each rule; every request is of the dearest kind, and admitted",
         f"a user's name has {VALUE_BYTES} characters, an address {ADDRESS_BYTES}; all users are in the dearest tier",
@@ -137,11 +141,11 @@ def _assumptions(policy: Policy) -> tuple[str, ...]:
         ),
         *(
             (
-                f"{unseen:,} combinations of methods, hosts and paths were not looked at: a request of theirs may meet "
+                f"{skipped:,} combinations of methods, hosts and paths were not examined: a request of theirs may meet "
                 "more limits",
             )
-            if unseen
+            if skipped
             else ()
         ),
-        *(("of a unit that a rule says no cost in, one request may take a whole quota",) if untold else ()),
+        *(("of a unit that a rule says no cost in, one request may take a whole quota",) if has_unknown_cost else ()),
     )

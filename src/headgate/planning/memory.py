@@ -1,4 +1,4 @@
-"""Memory that the states of a policy's limits take on Redis."""
+"""The memory that the states of a policy's limits take on Redis."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from headgate.stores.redis.codec import KeyName
 from headgate.stores.redis.url import DEFAULT_PREFIX
 
 VALUE_BYTES = 36
-"""Length of what identifies a user: that of a UUID."""
+"""The length of a user's identity: that of a UUID."""
 
 ADDRESS_BYTES = 23
 
 _DIGEST_BYTES, _PLACE_BYTES = 32, 24
 _LONGEST_TEXT, _HASHED_TEXT = 128, 41
-_BELONG_TO_ALL = ("endpoint", "host", "method")
-"""Identities that tell no users apart."""
+_SHARED_IDENTITIES = ("endpoint", "host", "method")
+"""Identities that do not distinguish users."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitNeeds:
-    """Memory of one limit. `shared` where all requests count on one key, or on a few."""
+    """The memory of one limit. `shared` if all requests count on one key, or on a few."""
 
     rule: str
     tier: str
@@ -63,7 +63,7 @@ class LimitNeeds:
 
 
 def needs_of(rule: Rule, users: int, rate: float) -> list[LimitNeeds]:
-    """The needs of a rule's limits, in the tier that needs most."""
+    """The needs of a rule's limits, in the tier with the highest needs."""
     tiers = [_needs_of_tier(rule, tier, limits, users, rate) for tier, limits in rule.limits.items()]
     return max(tiers, key=lambda needs: sum(need.total_bytes for need in needs))
 
@@ -85,7 +85,7 @@ def _needs_of_hash(rule: Rule, tier: str, limits: Sequence[NamedLimit], users: i
             state_bytes = costs.state_bytes + _name_bytes(rule, named) - NAME_BYTES
         else:
             state_bytes = costs.more_bytes
-        # One table for all fields of a key, told with its first log.
+        # One table for all fields of a key, counted with its first log.
         table_bytes = 0 if any(need.entries for need in needs) else TABLE_BYTES + (len(limits) - 1) * FIELD_BYTES
         needs.append(
             _needs(rule, tier, named, users, rate, life_s=life_s, state_bytes=state_bytes, table_bytes=table_bytes)
@@ -104,13 +104,13 @@ def _needs(
     state_bytes: int,
     table_bytes: int,
 ) -> LimitNeeds:
-    """By Little's law as many states live at once as requests come in the time that one keeps its state alive."""
+    """By Little's law, the number of states is that of the requests during the time that one keeps its state alive."""
     limit = named.limit
     keys = _keys(rule, users)
     states = min(keys, ceil(rate * life_s)) if limit.quota else 0
     entries = 0
     if ALGORITHMS[limit.algorithm].is_log:
-        # What has left is cut off at the next request, or goes with the key.
+        # Expired entries are removed at the next request, or with the key.
         entries = min(
             states * (limit.quota // max(1, rule.cost_in(limit.of))), ceil(rate * (life_s + limit.period_us / 1e6))
         )
@@ -130,9 +130,9 @@ def _needs(
 
 
 def needs_of_holds(policy: Policy, rate: float, limits: int) -> LimitNeeds:
-    """The records of holds of so many limits: each is remembered, settled or not."""
-    every = [named for rule in policy.rules for limits_of_tier in rule.limits.values() for named in limits_of_tier]
-    life_s = LEASE_S + remembered_us(every, 0) / 1e6
+    """The needs of the records of holds, each of `limits` limits: each is remembered, settled or not."""
+    all_limits = [named for rule in policy.rules for limits_of_tier in rule.limits.values() for named in limits_of_tier]
+    life_s = LEASE_S + remembered_us(all_limits, 0) / 1e6
     records, record_bytes = ceil(rate * life_s), HOLD_BYTES + (limits - 1) * HELD_BYTES
     return LimitNeeds(
         rule="holds",
@@ -149,9 +149,9 @@ def needs_of_holds(policy: Policy, rate: float, limits: int) -> LimitNeeds:
 
 
 def _life_s(rule: Rule, limit: Limit) -> float:
-    """How long one request keeps a state alive at the most: until it is as none, an eighth of that, and two seconds.
+    """The longest time that a request keeps a state alive: until the state is as none, an eighth more, and two seconds.
 
-    One whose cost in the limit's unit the rule does not say may take all that the limit holds.
+    A request whose cost in the limit's unit is unknown may take the whole quota.
     """
     if not limit.is_rate:
         return LEASE_S + 2
@@ -159,20 +159,20 @@ def _life_s(rule: Rule, limit: Limit) -> float:
 
 
 def is_shared(rule: Rule) -> bool:
-    """Whether all requests count on one key, or on a few."""
-    return all(name in _BELONG_TO_ALL for name in rule.by)
+    """Whether all requests count on one key or on a few."""
+    return all(name in _SHARED_IDENTITIES for name in rule.by)
 
 
 def _keys(rule: Rule, users: int) -> int:
-    """The keys that so many users make: each its own, times what is counted apart besides."""
-    apart = 1
+    """The number of keys of `users`: one for each, times the parts that are counted separately."""
+    parts = 1
     if "endpoint" in rule.by:
-        apart *= max(1, len(rule.conditions.paths))
+        parts *= max(1, len(rule.conditions.paths))
     if "method" in rule.by:
-        apart *= len(rule.conditions.methods) or 8
+        parts *= len(rule.conditions.methods) or 8
     if "host" in rule.by:
-        apart *= max(1, len(rule.conditions.hosts))
-    return apart if is_shared(rule) else users * apart
+        parts *= max(1, len(rule.conditions.hosts))
+    return parts if is_shared(rule) else users * parts
 
 
 def _name_bytes(rule: Rule, named: NamedLimit) -> int:
@@ -183,7 +183,7 @@ def _name_bytes(rule: Rule, named: NamedLimit) -> int:
 
 
 def _part_bytes(identity: Identity) -> int:
-    """The longest text that an identity gives, usually."""
+    """The usual maximum length of an identity's text."""
     match identity:
         case FirstOf():
             return max(len(member.name) + 1 + _part_bytes(member) for member in identity.members)

@@ -1,6 +1,6 @@
-"""What a Redis needs for states and decisions, as it was measured.
+"""The measured costs of states and decisions on a Redis.
 
-Written by benchmarks/measure_capacity.py, which tells how. Another machine has other decisions a second.
+Written by benchmarks/measure_capacity.py, which says how. Other machines have other rates of decisions.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 
 class Costs(NamedTuple):
-    """What a limit of one algorithm costs."""
+    """The costs of a limit of one algorithm."""
 
     state_bytes: int
-    """Memory of one state, with all that Redis keeps for a key: its name, two table entries, its time to live."""
+    """The memory of one state, with all that Redis stores for a key: its name, two table entries, its time to live."""
 
     more_bytes: int
-    """Memory of one more such limit of the same rule and key: a field, or for a log another key."""
+    """The memory of one more such limit of the same rule and key: a field, or for a log another key."""
 
     one: int
-    """Decisions of one such limit, for each second that a server computes; of what is in flight, a hold and its
+    """Decisions of one such limit, for each second that a server computes; of a concurrency limit, a hold and its
     settling."""
 
     three: int
@@ -34,28 +34,28 @@ METHOD = (
 )
 
 NAME_BYTES = 64
-"""Length of the names of the measured keys; a byte more of a name is a byte more of memory."""
+"""The length of the names of the measured keys; each further byte of a name takes a byte more of memory."""
 
 ENTRY_BYTES = 16
-"""Memory of one more request in a sliding log."""
+"""The memory of one more request in a sliding log."""
 
 LISTED_ENTRIES = 2
-"""Entries of a log up to which Redis keeps a key's fields in one list: hash-max-listpack-value is 64 bytes."""
+"""The most entries of a log with which Redis stores a key's fields in one list: hash-max-listpack-value is 64 bytes."""
 
 TABLE_BYTES = 136
-"""Memory that a key takes more once a log of it has more entries than those: its fields are in a table then."""
+"""The further memory of a key once a log of it has more entries than that: its fields are in a table then."""
 
 FIELD_BYTES = 48
-"""Memory that each other limit of the key takes more then."""
+"""The further memory of each other limit of the key then."""
 
 HOLD_BYTES = 447
-"""Memory of the record of a hold of one limit, which is kept for an hour, or the longest period of its limits."""
+"""The memory of the record of a hold of one limit, which is stored for an hour, or the longest period of its limits."""
 
 HELD_BYTES = 136
-"""Memory that each further limit of a hold takes in its record."""
+"""The memory of each further limit of a hold in its record."""
 
 HELD_FACTOR = 3
-"""How often a rate takes what it does in a hit, where it is held and settled beside what is in flight."""
+"""The cost of a rate that is held and settled with a concurrency limit, as a multiple of its cost in a hit."""
 
 COSTS = {
     "fixed_window": Costs(229, 56, 161_100, 97_800),

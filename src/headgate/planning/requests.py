@@ -1,4 +1,4 @@
-"""Requests that meet the rules of a policy together, as far as they can be met."""
+"""Example requests to which the rules of a policy apply, in all combinations that are possible."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headgate.policy.matching import Matcher, without_idle_defaults
 from headgate.policy.path_templates import Wild, template_segments
 
 _MOST_REQUESTS = 4096
-"""So many requests are looked at of any policy."""
+"""The number of requests that are examined for any policy."""
 
 _MOST_WORK = 1 << 24
-"""More of them as long as requests times rules stay below this: some seconds."""
+"""More requests are examined as long as requests times rules stay below this: some seconds."""
 
 _USUAL_METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 _OTHER_PATH = "/other/path"
-"""Where an exemption is for `/`, other paths are not exempt."""
+"""A path that is not exempt where an exemption is for `/`."""
 
 Place = tuple[str, str, str]
 """Method, host and path of a request."""
 
 
 def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
-    """Requests that meet the rules together as far as they can be met, each with the rules that apply to it."""
+    """Yield requests to which as many rules apply together as possible, each with the rules that apply to it."""
     matcher = Matcher(policy)
     methods, hosts, paths = _places(policy)
     for method, host, path in islice(product(methods, hosts, paths), _most_requests(policy)):
@@ -33,12 +33,14 @@ def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
         if any(not exempt.conditions.look_further for exempt in candidates.exempt):
             continue
         for headers in (True, False):
-            matched = [one for one in candidates.rules if headers or not one.rule.conditions.look_further]
-            yield (method, host, path), tuple(one.rule for one in without_idle_defaults(matched))
+            matched = [
+                candidate for candidate in candidates.rules if headers or not candidate.rule.conditions.look_further
+            ]
+            yield (method, host, path), tuple(candidate.rule for candidate in without_idle_defaults(matched))
 
 
 def left_out(policy: Policy) -> int:
-    """How many combinations of methods, hosts and paths are too many to be among the requests."""
+    """The number of combinations of methods, hosts and paths that are left out, as they are too many."""
     return max(0, prod(map(len, _places(policy))) - _most_requests(policy))
 
 
@@ -47,29 +49,29 @@ def _most_requests(policy: Policy) -> int:
 
 
 def _places(policy: Policy) -> tuple[list[str], list[str], list[str]]:
-    """The methods, hosts and paths that the rules tell apart."""
+    """The methods, hosts and paths that the rules distinguish."""
     conditions = [rule.conditions for rule in policy.rules]
     methods = sorted({method for each in conditions for method in each.methods} | {_usual_method(policy)})
     hosts = {host for each in conditions for host in (*each.hosts, *(f"x{parent}" for parent in each.parent_hosts))}
     paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
-    usual = ["/", _OTHER_PATH] if policy.exempt else ["/"]
-    return methods, ["", *sorted(hosts)], [*paths, *usual]
+    usual_paths = ["/", _OTHER_PATH] if policy.exempt else ["/"]
+    return methods, ["", *sorted(hosts)], [*paths, *usual_paths]
 
 
 def _usual_method(policy: Policy) -> str:
-    """A method that no exemption names, for rules that are for all of them."""
+    """A method that no exemption names, for rules that apply to all methods."""
     exempt = {method for each in policy.exempt for method in each.methods if not each.paths}
     return next((method for method in _USUAL_METHODS if method not in exempt), _USUAL_METHODS[0])
 
 
 def _path(template: str) -> str:
-    """A path that a template is for."""
+    """A path that matches a template."""
     segments = ["x" if isinstance(segment, Wild) else segment for segment in template_segments(template)]
     return "/" + "/".join(segments)
 
 
 def groups_by_key(rules: Iterable[Rule]) -> list[list[Rule]]:
-    """Rules by the key that they count on: each key has its own slot in a Cluster."""
+    """Group rules by the key that they count on: each key has its own slot in a Cluster."""
     groups: dict[tuple[object, ...], list[Rule]] = {}
     for rule in rules:
         place = rule.conditions.paths if "endpoint" in rule.by else ()

@@ -125,7 +125,7 @@ class Rule:
     """How much output a call of a language model holds."""
 
     at_end: AtEnd = "cut"
-    """What happens to a stream for which no further slice can be held."""
+    """The action on a stream for which no further slice can be held."""
 
     wait_us: int = 0
     """How long a request may wait in line before the rule refuses it; 0 where it refuses at once."""

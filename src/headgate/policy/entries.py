@@ -36,14 +36,14 @@ class EntryPattern:
     values: EntryValues | None = None
     excepted: EntryValues | None = None
 
-    def is_meant(self, value: str) -> bool:
+    def is_met_by(self, value: str) -> bool:
         """Whether an entry of this key with this value meets the condition."""
         if self.excepted is not None and self.excepted.has(value):
             return False
         return self.values is None or self.values.has(value)
 
     @property
-    def wanted(self) -> str:
+    def expected(self) -> str:
         """The values as text; "" for any."""
         excepted = "" if self.excepted is None else f"other than {self.excepted}"
         return " ".join(filter(None, ("" if self.values is None else str(self.values), excepted)))
@@ -66,26 +66,26 @@ class EntryConditions:
         """
         entries = subject.entries
         if self.whole:
-            return self._why_not_whole(entries)
+            return self._mismatch_of_whole(entries)
         for pattern in self.patterns:
             values = [value for key, value in entries if key == pattern.key]
             if not values:
                 return f"entry {pattern.key} is not there"
-            if not some(pattern.is_meant(value) for value in values):
-                return f"entry {pattern.key} is not {pattern.wanted}"
+            if not some(pattern.is_met_by(value) for value in values):
+                return f"entry {pattern.key} is not {pattern.expected}"
         return ""
 
-    def _why_not_whole(self, entries: tuple[tuple[str, str], ...]) -> str:
-        keys, wanted = [key for key, _ in entries], [pattern.key for pattern in self.patterns]
-        if keys != wanted:
-            return f"the entries are {' > '.join(keys) or '(none)'}, not {' > '.join(wanted)}"
+    def _mismatch_of_whole(self, entries: tuple[tuple[str, str], ...]) -> str:
+        keys, expected_keys = [key for key, _ in entries], [pattern.key for pattern in self.patterns]
+        if keys != expected_keys:
+            return f"the entries are {' > '.join(keys) or '(none)'}, not {' > '.join(expected_keys)}"
         for place, (pattern, (_, value)) in enumerate(zip(self.patterns, entries, strict=True), 1):
-            if not pattern.is_meant(value):
-                return f"entry {place}, {pattern.key}, is not {pattern.wanted}"
+            if not pattern.is_met_by(value):
+                return f"entry {place}, {pattern.key}, is not {pattern.expected}"
         return ""
 
     def __str__(self) -> str:
-        texts = [f"{pattern.key} {pattern.wanted}" if pattern.wanted else pattern.key for pattern in self.patterns]
+        texts = [f"{pattern.key} {pattern.expected}" if pattern.expected else pattern.key for pattern in self.patterns]
         return (" > " if self.whole else " and ").join(texts)
 
 

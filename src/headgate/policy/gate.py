@@ -25,19 +25,19 @@ from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, re
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
 from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
-from headgate.policy.gate_holds import GateHolds, LinesOfHolds
-from headgate.policy.held_groups import HeldGroups, made_of, requests_alone
+from headgate.policy.gate_holds import GateHolds, HoldLines
+from headgate.policy.held_groups import HeldGroups, groups_suffix, requests_alone
 from headgate.policy.policy_file import check_path
 from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.rule_costs import GROUP_COSTS, GroupCosts
-from headgate.policy.rule_lines import lines_of_places
+from headgate.policy.rule_lines import place_lines
 from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
-from headgate.stores.guard.choice import answering, rescue_of, rescued
+from headgate.stores.guard.choice import fallback_state_of, guarded, with_fallback
+from headgate.stores.guard.deferred_limits import bind_or_defer
 from headgate.stores.guard.fallback import check_on_store_error
-from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import store_of
@@ -112,11 +112,11 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store
         self.store = store_of(chosen)
-        self._answering = answering(self.store)
+        self._guarded_store = guarded(self.store)
         self._waiting_clock = self._clock or self.store.clock
         self._waits = RuleWaits(self.store, self._waiting_clock)
-        self._lines_of_holds = LinesOfHolds(self._waits.lines)
-        self._rescue = rescue_of(self.store)
+        self._hold_lines = HoldLines(self._waits.lines)
+        self._fallback_state = fallback_state_of(self.store)
         self._settles: Any = None
         self._calls: Any = None
         check_holds(compiled, self._bind)
@@ -136,9 +136,9 @@ class _BoundPolicy:
         return self._resolver.policy
 
     @property
-    def answering(self) -> Store:
+    def guarded_store(self) -> Store:
         """The store behind its guard, which decides while the store does not answer."""
-        return self._answering
+        return self._guarded_store
 
     @property
     def clock(self) -> Clock | None:
@@ -166,7 +166,7 @@ class _BoundPolicy:
         native = core.native
         if native is None or not isinstance(bound, native.BoundLimits) or any(rule.wait_us for rule in rules):
             return None
-        return native.KeyedLimits(bound, operation.keys, made_of(units), held, settled, lease_us)
+        return native.KeyedLimits(bound, operation.keys, groups_suffix(units), held, settled, lease_us)
 
     def reload(self, policy: AnyPolicy) -> None:
         """Put another policy in force, completely or not at all; quota that was used stays used.
@@ -224,17 +224,17 @@ class _BoundPolicy:
         return (self._calls.hit if commit else self._calls.peek)(request, cost, ruleset=ruleset)
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return rescued(self.store, self._bound(limits), limits, self._clock, rescue=self._rescue)
+        return with_fallback(self.store, self._bound(limits), limits, self._clock, state=self._fallback_state)
 
     def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
         """The limits bound to the store; if that fails now, it is tried again on each call of the limits."""
         bind = partial(self._bind_to, limits, clock=self._clock)
-        return bound_or_late(bind) if self.store.failure == "in parts" else bind()
+        return bind_or_defer(bind) if self.store.failure == "in parts" else bind()
 
     @property
     def _bind_to(self) -> Callable[..., Any]:
         """The function that binds limits to the store, in this colour."""
-        return self._answering.bind
+        return self._guarded_store.bind
 
     def id_of(self, request: Subject, id: str | bytes, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> str:
         """The whole id of the hold of this name for a request, whether it exists or not; makes no call of the store.
@@ -254,25 +254,27 @@ class _BoundPolicy:
         bound, operation, _, _ = resolved
         store_id = bound.id_of(operation.keys[0] if operation.keys else (), id)
         reserved = Reserved(Decision((), (), allowed=True, binding=None), store_id, True)
-        return self._reservation(*self._made(self.policy, resolved, GROUP_COSTS, reserved), lease_us)
+        return self._reservation(*self._with_gate_id(self.policy, resolved, GROUP_COSTS, reserved), lease_us)
 
-    def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
-        """(what settles a hold that was made under a policy, the hold with a gate's id, which contains its groups)."""
+    def _with_gate_id(
+        self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved
+    ) -> tuple[GateHolds, Reserved]:
+        """(the object that settles a hold of a policy, the hold with a gate's id, which contains its groups)."""
         bound, _, rules, units = resolved
         for rule in rules:
             if rule.wait_us and rule.in_flight and reserved.decision.allowed:
-                self._lines_of_holds.add(reserved.id, lines_of_places(policy, resolved))
+                self._hold_lines.add(reserved.id, place_lines(policy, resolved))
                 break
-        gate_id = reserved.id + made_of(units) if isinstance(cost, GroupCosts) else ""
+        gate_id = reserved.id + groups_suffix(units) if isinstance(cost, GroupCosts) else ""
         with_gate_id = reserved._replace(id=gate_id or _groups_of(rules, units, cost).id(reserved.id))
-        return GateHolds(bound, self._resolver.units, self._lines_of_holds), with_gate_id
+        return GateHolds(bound, self._resolver.units, self._hold_lines), with_gate_id
 
     @property
     def _holds(self) -> Any:
         """Settles any hold by its id. Bound limits of no rule suffice, as the hold's record has all that is needed."""
         if self._settles is None:
             self._settles = self._bind(())
-        return GateHolds(self._settles, self._resolver.units, self._lines_of_holds)
+        return GateHolds(self._settles, self._resolver.units, self._hold_lines)
 
     def _bind_ahead(self) -> None:
         """Bind the limits of each rule, so that the store knows their sizes before the first decision."""
@@ -283,14 +285,14 @@ class _BoundPolicy:
 
     def stats(self) -> StoreStats:
         """The statistics of the store."""
-        return self._answering.stats()
+        return self._guarded_store.stats()
 
     def watch_store(self, listener: Callable[[Exception | None], object]) -> None:
         """Call a listener with an error when the store stops answering, and with None when it answers again.
 
         It may be called on any thread. A store in the memory of this process always answers.
         """
-        breaker = self._answering.breaker
+        breaker = self._guarded_store.breaker
         if breaker is not None:
             breaker.listeners.append(listener)
 
@@ -299,8 +301,8 @@ class _BoundPolicy:
 
         Its arguments are the number that is kept now, and the numbers just sent and just lost. Called on any thread.
         """
-        if isinstance(self._answering, GuardedStore):
-            self._answering.kept.listeners.append(listener)
+        if isinstance(self._guarded_store, GuardedStore):
+            self._guarded_store.pending_settlements.listeners.append(listener)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self.store!r})"
@@ -381,7 +383,7 @@ class Gate(_BoundPolicy, GateAcquiring):
 
     def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> Reservation:
         reserved = resolved[0].reserve(resolved[1], hold)
-        return Reservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
+        return Reservation(*self._with_gate_id(self.policy, resolved, cost, reserved), hold.lease_us)
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """Settle a hold of any gate on this store, by its whole id; None settles the amounts that are held.
@@ -429,8 +431,8 @@ class Gate(_BoundPolicy, GateAcquiring):
 
     def close(self) -> None:
         """Close the store."""
-        self._rescue.kept.close()
-        self._answering.close()
+        self._fallback_state.pending_settlements.close()
+        self._guarded_store.close()
 
     def __enter__(self) -> Gate:
         return self
@@ -449,7 +451,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     @property
     def _bind_to(self) -> Callable[..., Any]:
-        return self._answering.bind_async
+        return self._guarded_store.bind_async
 
     async def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""
@@ -510,7 +512,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> AsyncReservation:
         reserved = await reserved_or_given_back(resolved[0].reserve(resolved[1], hold), hold, self._holds.commit)
-        return AsyncReservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
+        return AsyncReservation(*self._with_gate_id(self.policy, resolved, cost, reserved), hold.lease_us)
 
     async def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """See `Gate.commit`."""
@@ -533,8 +535,8 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def close(self) -> None:
         """Close the store."""
-        self._rescue.kept.close()
-        await self._answering.aclose()
+        self._fallback_state.pending_settlements.close()
+        await self._guarded_store.aclose()
 
     async def __aenter__(self) -> AsyncGate:
         return self

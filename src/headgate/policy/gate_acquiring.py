@@ -35,7 +35,9 @@ class _GateAcquiring:
     _waiting_clock: Clock
     store: Store
 
-    def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
+    def _with_gate_id(
+        self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved
+    ) -> tuple[GateHolds, Reserved]:
         raise NotImplementedError
 
     def watch_waiting(self, listener: Callable[[int], object]) -> None:
@@ -48,7 +50,7 @@ class _GateAcquiring:
 
     @staticmethod
     def _hold(lease: float | None, lease_us: int | None, id: str | bytes | None, remember: float | None) -> Hold | None:
-        """The hold that a caller's options ask for; None where they ask for none."""
+        """The hold that a caller's options request; None where they request none."""
         if lease is None and lease_us is None and id is None and remember is None:
             return None
         return Hold(id, lease_of(lease, lease_us), remember_of(remember))
@@ -214,7 +216,7 @@ class GateAcquiring(_GateAcquiring):
         if hold is None:
             decision: Decision = answer
             return decision
-        return Reservation(*self._made(policy, resolved, cost, answer), hold.lease_us)
+        return Reservation(*self._with_gate_id(policy, resolved, cost, answer), hold.lease_us)
 
 
 class AsyncGateAcquiring(_GateAcquiring):
@@ -352,4 +354,4 @@ class AsyncGateAcquiring(_GateAcquiring):
     async def _held(
         self, policy: Policy, resolved: Resolved, cost: Cost, answering: Any, hold: Hold
     ) -> AsyncReservation:
-        return AsyncReservation(*self._made(policy, resolved, cost, await answered(answering)), hold.lease_us)
+        return AsyncReservation(*self._with_gate_id(policy, resolved, cost, await answered(answering)), hold.lease_us)

@@ -12,15 +12,15 @@ from headgate.policy.held_groups import NOTHING_HELD, read_held
 from headgate.policy.rule_costs import GroupAmounts
 from headgate.waiting.arrivals import ArrivalLines, LineName
 
-_MOST_KNOWN = 100_000
+_MOST_HOLDS = 100_000
 _FORGOTTEN_AT_ONCE = 100
 
 
-class LinesOfHolds:
+class HoldLines:
     """The lines in which requests wait for the places that holds of one gate occupy, by the holds' ids in the store.
 
-    True where any hold is known. Of more than 100,000 holds the oldest are forgotten: callers that wait for their
-    places ask the store when their own time ends.
+    True where any hold is recorded. Of more than 100,000 holds the oldest are forgotten: callers that wait for their
+    places try again when their own time ends.
     """
 
     def __init__(self, lines: ArrivalLines) -> None:
@@ -31,9 +31,9 @@ class LinesOfHolds:
         return bool(self._names)
 
     def add(self, store_id: str, names: tuple[LineName, ...]) -> None:
-        """Remember a new hold, and the lines for the places that it occupies."""
+        """Record a new hold, and the lines for the places that it occupies."""
         self._names[store_id] = names
-        if len(self._names) > _MOST_KNOWN:
+        if len(self._names) > _MOST_HOLDS:
             for oldest in list(islice(self._names, _FORGOTTEN_AT_ONCE)):
                 self._names.pop(oldest, None)
 
@@ -53,7 +53,7 @@ class GateHolds:
 
     __slots__ = ("_bound", "_known", "_lines")
 
-    def __init__(self, bound: Any, known: Collection[str], lines: LinesOfHolds) -> None:
+    def __init__(self, bound: Any, known: Collection[str], lines: HoldLines) -> None:
         self._bound = bound
         self._known = known
         self._lines = lines

@@ -23,7 +23,7 @@ NOTHING_HELD = "h0"
 """The id of a hold that no limit applies to: it is settled without a store."""
 
 _MOST_GROUPS = 1024
-_UNITS_REMEMBERED = 4096
+_CACHED_SUFFIXES = 4096
 _LONGEST = 64 + _MOST_GROUPS * (LONGEST_UNIT + 17)
 _GROUP = re.compile(r"([0-9]{0,16})([A-Za-z].*)", re.ASCII)
 
@@ -67,12 +67,12 @@ class HeldGroups(NamedTuple):
             times = check_cost(actual, "an amount")
             if not self.units:
                 return times
-            return self._counted(times) if times else [0] * len(self.units)
+            return self._amounts_of(times) if times else [0] * len(self.units)
         stated = self._read(actual, known)
         times = stated.pop(REQUESTS, -1)
         if not self.units:
             return None if times < 0 else times
-        unit_costs: Sequence[int | None] = self._counted(times) if times >= 0 else [None] * len(self.units)
+        unit_costs: Sequence[int | None] = self._amounts_of(times) if times >= 0 else [None] * len(self.units)
         return [stated.get(unit, unit_cost) for unit, unit_cost in zip(self.units, unit_costs, strict=True)]
 
     def more(self, more: object, known: Collection[str]) -> list[int]:
@@ -86,7 +86,8 @@ class HeldGroups(NamedTuple):
         if not self.units:
             return [times]
         return [
-            stated.get(unit, unit_cost or 0) for unit, unit_cost in zip(self.units, self._counted(times), strict=True)
+            stated.get(unit, unit_cost or 0)
+            for unit, unit_cost in zip(self.units, self._amounts_of(times), strict=True)
         ]
 
     def _read(self, amounts: Mapping[str, object], known: Collection[str]) -> dict[str, int]:
@@ -95,13 +96,13 @@ class HeldGroups(NamedTuple):
             return dict(amounts)
         return read_units(amounts, dict.fromkeys((*known, *self.units)))  # type: ignore[arg-type]
 
-    def _counted(self, times: int) -> list[int | None]:
-        """What `times` requests take of each group; None where the caller stated the amount of one request."""
+    def _amounts_of(self, times: int) -> list[int | None]:
+        """The amount of `times` requests in each group; None where the caller stated the amount of one request."""
         return [min(unit_cost * times, LARGEST) if unit_cost else None for unit_cost in self.unit_costs]
 
 
-@lru_cache(maxsize=_UNITS_REMEMBERED)
-def made_of(units: tuple[str, ...]) -> str:
+@lru_cache(maxsize=_CACHED_SUFFIXES)
+def groups_suffix(units: tuple[str, ...]) -> str:
     """The suffix of the store's own id for a hold whose caller stated the amount of each group."""
     return requests_alone(units).id("")
 

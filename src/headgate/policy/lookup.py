@@ -58,10 +58,10 @@ class RuleKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The keys that match, and in `open` the keys that lack values: (rule name, names of its other identities)."""
+    """The keys that match, and in `incomplete` those that lack values: (rule name, names of its other identities)."""
 
     keys: list[RuleKey] = field(default_factory=list)
-    open: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    incomplete: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
 def find_keys(policy: Policy, texts: Sequence[str], *, only: str | None = None) -> Found:
@@ -135,7 +135,7 @@ def _add_named(found: Found, rule: Rule, values: Mapping[str, str]) -> None:
         else:
             lacking.append(identity.name)
     if used and lacking:
-        found.open.append((rule.name, tuple(lacking)))
+        found.incomplete.append((rule.name, tuple(lacking)))
     elif used:
         found.keys.extend(RuleKey(rule, tuple(part for parts in key for part in parts)) for key in product(*choices))
 
@@ -176,7 +176,7 @@ def _subject_with(identity: Identity, value: str) -> Subject:
             return Descriptor({identity.entry: value})
         case EntriesIdentity() if entries := entries_of_text(value):
             return Descriptor(entries)
-        case _:  # what a function reads is not known
+        case _:  # the input of a function is not known
             return Request()
 
 
@@ -221,14 +221,14 @@ def _match_identity(identity: Identity, texts: Parts) -> Iterator[tuple[Parts, P
 
 
 def _why_none(rules: Sequence[Rule], found: Found) -> str:
-    if found.open:
-        name, lacking = found.open[0]
-        return lacks(name, lacking)
+    if found.incomplete:
+        name, lacking = found.incomplete[0]
+        return missing_identities_message(name, lacking)
     ways = "; ".join(dict.fromkeys(f"{rule.name} by {_way(rule)}" for rule in rules))
     return f"no rule counts by such a key; they count: {ways}; write NAME=VALUE, as in {_example(rules)}"
 
 
-def lacks(rule: str, names: Sequence[str]) -> str:
+def missing_identities_message(rule: str, names: Sequence[str]) -> str:
     """The message that the key of a rule is not known without the values of these identities."""
     return f"the rule {rule} counts by {' and '.join(names)} besides: name the value of that too, as NAME=VALUE"
 

@@ -67,7 +67,7 @@ def _segment(text: str) -> str | Wild:
 
 
 def _advice(template: str) -> str:
-    """What to write in place of an invalid template."""
+    """A suggestion for an invalid template."""
     valid = _corrected(template)
     below = f"{valid.rpartition('/')[0]}/**"
     return f'write "{valid}" or "{below}"' if template.rstrip("/").endswith("/*") else f'write "{valid}"'

@@ -152,7 +152,7 @@ class PathTree:
         return self.match(path).surely
 
     def _walk(self, segments: Sequence[str]) -> PathMatch:
-        state = self._start or self._begin()
+        state = self._start or self._make_start()
         for segment in segments:
             following = state.following.get(segment)
             if following is None:
@@ -164,7 +164,7 @@ class PathTree:
                 break
         return state.match
 
-    def _begin(self) -> _State:
+    def _make_start(self) -> _State:
         self._start = _State((self._root,), {})
         return self._start
 

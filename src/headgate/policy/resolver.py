@@ -74,7 +74,7 @@ FREE = Settled(Decision((), (), allowed=True, binding=None))
 Spread = Callable[[list[Any]], tuple[Parts, ...]] | None
 """Picks the key of each group from the extracted parts; None where the parts are in the order of the groups."""
 
-Asked = tuple[Any, Operation, tuple[str, ...], Spread, tuple[Rule, ...], tuple[int, ...]]
+TierQuery = tuple[Any, Operation, tuple[str, ...], Spread, tuple[Rule, ...], tuple[int, ...]]
 """The query of some rules' limits for one tier, without the keys; a plain tuple is unpacked fastest.
 
 Each unit that a rule's limits count is a group, with the rule's key and a cost of its own. The tuple is (bound limits,
@@ -84,7 +84,7 @@ that rule)."""
 
 @dataclass(slots=True, eq=False)
 class Selection:
-    """Rules that apply together, and all that is known in advance of subjects that they apply to.
+    """Rules that apply together, and all that is computed in advance for subjects that they apply to.
 
     Their keys are built in three steps: `extractors` give the parts of each identity once, each of `joins` appends the
     sum of two parts in the list, `Spread` picks the key of each group.
@@ -108,15 +108,15 @@ class Selection:
     tiers: frozenset[str]
     """The tiers that the limits depend on; none where they depend on no tier."""
 
-    asked: Asked | None = None
+    query: TierQuery | None = None
     """The query, where it depends on no tier."""
 
-    asked_by_tier: dict[str, Asked] = field(default_factory=dict)
+    queries_by_tier: dict[str, TierQuery] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """What is known in advance of subjects of one kind."""
+    """What is computed in advance for subjects of one kind."""
 
     candidates: Candidates
     always: Selection | None
@@ -178,9 +178,9 @@ class Resolver:
             selection = plan.always
             if selection is None:
                 selection = self._select(plan, subject)
-            query = selection.asked
+            query = selection.query
             if query is None:
-                query = self._asked_for(selection, subject)
+                query = self._query_for(selection, subject)
             bound, costs, units, spread, rules, rule_numbers = query
             if cost is not _ONE:
                 costs = charged(costs, units, cost, self.units)
@@ -243,17 +243,17 @@ class Resolver:
             _cache(self._refused, name, refusal, _MOST_BOUND)
         return refusal
 
-    def _asked_for(self, selection: Selection, subject: Subject) -> Asked:
+    def _query_for(self, selection: Selection, subject: Subject) -> TierQuery:
         """The query of these rules' limits for the subject's tier."""
         tier = self._matcher.tier_of(subject)
         if tier not in selection.tiers:
             tier = ANY_TIER
-        query = selection.asked_by_tier.get(tier)
+        query = selection.queries_by_tier.get(tier)
         if query is None:
-            query = selection.asked_by_tier[tier] = self._ask(selection, tier)
+            query = selection.queries_by_tier[tier] = self._make_query(selection, tier)
         return query
 
-    def _ask(self, selection: Selection, tier: str) -> Asked:
+    def _make_query(self, selection: Selection, tier: str) -> TierQuery:
         rules = selection.rules
         groups = _groups(rules, tier)
         rule_numbers = tuple(number for number, _ in groups)
@@ -352,9 +352,9 @@ class Resolver:
             tiers=tiers,
         )
         if not rules:
-            selection.asked = (FREE, Operation((), ()), (), None, (), ())
+            selection.query = (FREE, Operation((), ()), (), None, (), ())
         elif not tiers:
-            selection.asked = self._ask(selection, ANY_TIER)
+            selection.query = self._make_query(selection, ANY_TIER)
         return selection
 
 

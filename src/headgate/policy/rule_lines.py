@@ -1,4 +1,4 @@
-"""The lines in which a request may wait, what it takes there, and its refusal where its turn comes too late."""
+"""The lines in which a request may wait, its demand there, and its refusal where its turn comes too late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.keys import encode_key
 from headgate.operation import Operation
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.resolver import Resolved
-from headgate.waiting.arrivals import LineName, Wanted
+from headgate.waiting.arrivals import Demand, LineName
 
 
 def waiting_lines(policy: Policy, resolved: Resolved) -> dict[LineName, Rule]:
@@ -19,7 +19,7 @@ def waiting_lines(policy: Policy, resolved: Resolved) -> dict[LineName, Rule]:
     return {name: rule for name, rule in _lines(policy, resolved) if rule.wait_us}
 
 
-def lines_of_places(policy: Policy, resolved: Resolved) -> tuple[LineName, ...]:
+def place_lines(policy: Policy, resolved: Resolved) -> tuple[LineName, ...]:
     """The lines in which other requests may wait for the places in flight that this one holds."""
     return tuple(dict(line for line in _lines(policy, resolved) if line[1].wait_us and line[1].in_flight))
 
@@ -35,17 +35,17 @@ def rule_of(name: LineName) -> str:
     return name[2]
 
 
-def wanted_of(definitions: tuple[NamedLimit, ...], rule: str, costs: Sequence[int]) -> Wanted:
-    """What a request takes of the rates of a rule; `costs` has a cost for each group of the request."""
+def demand_of(definitions: tuple[NamedLimit, ...], rule: str, costs: Sequence[int]) -> Demand:
+    """The demand of a request on the rates of a rule; `costs` has a cost for each group of the request."""
     _, limits, groups = rates_of(definitions, rule)
-    return Wanted(limits, tuple([costs[group] for group in groups]))
+    return Demand(limits, tuple([costs[group] for group in groups]))
 
 
 @lru_cache(1024)
 def rates_of(
     definitions: tuple[NamedLimit, ...], rule: str
 ) -> tuple[tuple[int, ...], tuple[NamedLimit, ...], tuple[int, ...]]:
-    """The rates of a rule: (indexes among all limits, the limits with groups numbered anew, their former groups)."""
+    """The rates of a rule: (indexes among all limits, the limits with renumbered groups, their former groups)."""
     numbers = tuple(
         number
         for number, limit in enumerate(definitions)
@@ -64,18 +64,23 @@ def refused(operation: Operation, rule: str, wait_us: int | None, untouched: Dec
     definitions = peeked.definitions
     readings = [
         Reading(
-            own.allowed, unchanged.remaining, unchanged.reset_after_us, own.retry_after_us, unchanged.next_after_us, 0
+            tested.allowed,
+            unchanged.remaining,
+            unchanged.reset_after_us,
+            tested.retry_after_us,
+            unchanged.next_after_us,
+            0,
         )
-        for unchanged, own in zip(untouched.limits, peeked.limits, strict=True)
+        for unchanged, tested in zip(untouched.limits, peeked.limits, strict=True)
     ]
     costs = [operation.costs[limit.group] for limit in definitions]
-    own = [number for number, limit in enumerate(definitions) if limit.rule == rule and not limit.shadow]
-    if own and all(readings[number].allowed for number in own):
-        nearest = min(own, key=lambda number: readings[number].remaining // max(costs[number], 1))
+    rule_limits = [number for number, limit in enumerate(definitions) if limit.rule == rule and not limit.shadow]
+    if rule_limits and all(readings[number].allowed for number in rule_limits):
+        nearest = min(rule_limits, key=lambda number: readings[number].remaining // max(costs[number], 1))
         late_us = None if wait_us is None else max(wait_us, 1)
         readings[nearest] = readings[nearest]._replace(allowed=False, retry_after_us=late_us)
-    elif own:
-        for number in own:
+    elif rule_limits:
+        for number in rule_limits:
             retry_us = readings[number].retry_after_us
             if not readings[number].allowed and retry_us is not None:
                 late_us = None if wait_us is None else max(wait_us, retry_us)

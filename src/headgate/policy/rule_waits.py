@@ -1,10 +1,10 @@
 """The steps by which a request waits in line for its rules, instead of being refused.
 
-A request asks all its rules at once, and consumes nothing until all admit it. If all rules that refuse it let it wait,
-and the time that they promise comes soon enough, it enters the line of the rule that holds it up for longest
-(`headgate.waiting.arrivals`), sleeps once until that time, and asks again. When a place in flight will be free is not
-known in advance: the request waits until one is freed in this process, until a lease ends, or until its own time is
-over.
+A request is decided by all its rules at once, and consumes nothing until all admit it. If all rules that refuse it let
+it wait, and the time that they promise comes soon enough, it enters the line of the rule that holds it up for longest
+(`headgate.waiting.arrivals`), sleeps once until that time, and is decided again. When a place in flight will be free is
+not known in advance: the request waits until one is freed in this process, until a lease ends, or until its own time
+is over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.forks import register_for_forks
 from headgate.operation import Operation
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.resolver import Resolved
-from headgate.policy.rule_lines import rates_of, refused, rule_of, waiting_lines, wanted_of
+from headgate.policy.rule_lines import demand_of, rates_of, refused, rule_of, waiting_lines
 from headgate.stores.protocol import Store
 from headgate.waiting.arrivals import Arrival, LineName, arrival_lines
 from headgate.waiting.departure import Departure
@@ -58,28 +58,28 @@ class Waiting:
         """The same as a `Request`, which other callers that wait have."""
         return Request("", self.operation.keys, self.operation.costs, self.holding)
 
-    def asking(self) -> Operation | Reserve:
+    def charge_step(self) -> Operation | Reserve:
         """The step that decides the request now, and charges it if it is admitted."""
         return self.operation if self.holding is None else Reserve(self.operation, *self.holding)
 
-    def looking(self) -> Operation:
+    def peek_step(self) -> Operation:
         """The step that peeks: it decides the request now, and changes nothing."""
         return Operation(self.operation.keys, self.operation.costs, commit=False)
 
-    def left_us(self, name: LineName, now_us: int) -> int:
+    def remaining_us(self, name: LineName, now_us: int) -> int:
         """How long the request may still wait in a line."""
         return min(self.lines[name].wait_us, self.timeout_us) - (now_us - self.start_us)
 
 
 class HeldUp(NamedTuple):
-    """What holds a request up: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
+    """The obstacle of a request: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
 
-    `left_us` is how long the request may still wait in the line.
+    `remaining_us` is how long the request may still wait in the line.
     """
 
     by_rates: bool
     wait_us: int
-    left_us: int
+    remaining_us: int
     line: LineName
 
 
@@ -121,9 +121,9 @@ class RuleWaits:
         if ahead is not None and (yield from is_held(waiting.request)):
             ahead = None
         if ahead is None:
-            answer: Answer = first_answer if first_answer is not None else (yield waiting.asking())
+            answer: Answer = first_answer if first_answer is not None else (yield waiting.charge_step())
         else:
-            peeked: Decision = yield waiting.looking()
+            peeked: Decision = yield waiting.peek_step()
             answer = waiting.request.answer(peeked)
         decision, held_up = decision_in(answer), None
         if decision.allowed and ahead is None:
@@ -140,8 +140,8 @@ class RuleWaits:
             return answer if not decision.allowed else (yield from self._refuse(waiting, at, 1))
         arrival = Arrival(
             (),
-            wants={
-                name: wanted_of(decision.definitions, rule.name, waiting.operation.costs)
+            demands={
+                name: demand_of(decision.definitions, rule.name, waiting.operation.costs)
                 for name, rule in waiting.lines.items()
             },
         )
@@ -151,14 +151,14 @@ class RuleWaits:
         self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision
     ) -> Generator[Any, Any, tuple[bool, int | None]]:
         """Enter the line unless the turn is known to come too late; see `ArrivalLines.enter`."""
-        if self.lines.lacks_plan(at, arrival.wants[at]):
+        if self.lines.needs_plan(at, arrival.demands[at]):
             states = yield Read(waiting.operation.keys)
             now_us = self._clock.now_us()
             read_us: int | None = getattr(states, "now_us", None)
-            own = [states[number] for number in rates_of(decision.definitions, rule_of(at))[0]]
-            self.lines.plan(at, arrival.wants[at], own, now_us if read_us is None else read_us, now_us)
+            rates_states = [states[number] for number in rates_of(decision.definitions, rule_of(at))[0]]
+            self.lines.plan(at, arrival.demands[at], rates_states, now_us if read_us is None else read_us, now_us)
         now_us = self._clock.now_us()
-        return self.lines.enter(arrival, at, waiting.left_us(at, now_us), now_us)
+        return self.lines.enter(arrival, at, waiting.remaining_us(at, now_us), now_us)
 
     def _wait(
         self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision, ready_us: int
@@ -173,12 +173,12 @@ class RuleWaits:
             self._arrivals.add(arrival)
             self._notify()
             waiting.departure.begin(arrival.call)
-            answer = yield from self._until_answered(waiting, arrival, ready_us)
+            answer = yield from self._attempt_until_answered(waiting, arrival, ready_us)
             admitted = decision_in(answer).allowed
         finally:
             try:
                 self._leave(waiting, arrival, admitted=admitted)
-            except BaseException:  # a signal's handler raised in the midst of it
+            except BaseException:  # a signal handler raised during it
                 self._leave(waiting, arrival, admitted=False)
                 raise
         return answer
@@ -194,7 +194,7 @@ class RuleWaits:
             self._notify()
         arrival.abandon = None
 
-    def _until_answered(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
+    def _attempt_until_answered(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
         """Ask the store at the promised times, but only while no request is ahead; return the last answer."""
         clock, lines = self._clock, self.lines
         while True:
@@ -203,29 +203,29 @@ class RuleWaits:
             if waiting.departure.gone:
                 return (yield from self._refuse(waiting, arrival.at, 1))
             if lines.stands_behind(arrival):
-                left_us = waiting.left_us(arrival.at, now_us)
-                if left_us > 0:
-                    yield Stand(arrival, left_us / US_PER_SECOND)
-                if left_us <= 0 or not arrival.called:
+                remaining_us = waiting.remaining_us(arrival.at, now_us)
+                if remaining_us > 0:
+                    yield Stand(arrival, remaining_us / US_PER_SECOND)
+                if remaining_us <= 0 or not arrival.called:
                     return (yield from self._refuse(waiting, arrival.at, 1))
                 continue
             if ready_us > now_us:
                 yield Stand(arrival, clock.let_pass(ready_us - now_us))
                 continue
-            answer: Answer = yield waiting.asking()
+            answer: Answer = yield waiting.charge_step()
             decision = decision_in(answer)
             held_up = None if decision.allowed else self._held_up(waiting, decision, now_us)
             if held_up is None:
                 return answer
             ready_us = clock.now_us() + held_up.wait_us if held_up.by_rates else 0
-            if lines.promised(arrival, held_up.line, ready_us) and not held_up.by_rates:
+            if lines.record_delay(arrival, held_up.line, ready_us) and not held_up.by_rates:
                 yield Stand(arrival, clock.let_pass(held_up.wait_us))
 
     def _held_up(self, waiting: Waiting, decision: Decision, decided_us: int) -> HeldUp | None:
-        """What holds a refused request up for longest; None where the request must not wait (any longer).
+        """The obstacle that holds a refused request up for longest; None where it must not wait (any longer).
 
         Rates come before places, whose turn is not known in advance. The waits that a decision promises count from
-        `decided_us`, when it was asked for: a thread that is delayed after that does not make a turn come too late.
+        `decided_us`, when it was requested: a thread that is delayed after that does not make a turn come too late.
         """
         if decision.degraded == "closed":
             return None
@@ -237,11 +237,11 @@ class RuleWaits:
             line, retry_us = lines.get(reading.rule), reading.retry_after_us
             if line is None or retry_us is None:
                 return None
-            by_rates, left_us = reading.definition.limit.is_rate, waiting.left_us(line, decided_us)
-            if left_us <= 0 or (by_rates and retry_us > left_us):
+            by_rates, remaining_us = reading.definition.limit.is_rate, waiting.remaining_us(line, decided_us)
+            if remaining_us <= 0 or (by_rates and retry_us > remaining_us):
                 return None
             retry_us = max(retry_us, 1)
-            held_up = HeldUp(by_rates, retry_us if by_rates else min(retry_us, left_us), left_us, line)
+            held_up = HeldUp(by_rates, retry_us if by_rates else min(retry_us, remaining_us), remaining_us, line)
             if longest is None or held_up[:2] > longest[:2]:
                 longest = held_up
         return longest
@@ -251,7 +251,7 @@ class RuleWaits:
         operation = waiting.operation
         no_costs = (0,) * len(operation.costs)
         untouched: Decision = yield Operation(operation.keys, no_costs, commit=False)
-        peeked: Decision = yield waiting.looking()
+        peeked: Decision = yield waiting.peek_step()
         return waiting.request.answer(refused(operation, rule_of(at), wait_us, untouched, peeked))
 
     def _is_full(self, most: int) -> bool:

@@ -39,16 +39,16 @@ def _idle_tiers(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
             message = (
                 f"no rule has limits for the tier {shown(tier)}: its requests have those of {shown(tiers.default)}"
             )
-            yield ("tiers", "map", value), message + _meant(tier, limited)
+            yield ("tiers", "map", value), message + _suggestion(tier, limited)
     for index, rule in enumerate(policy.rules):
         for tier in rule.limits:
             if tier not in (ANY_TIER, tiers.default, *given):
                 known = f"tiers.map gives {', '.join(given)[:200]}, and {tiers.default} is the default"
                 message = f"no request has the tier {shown(tier)}: {known}"
-                yield ("rules", index, "limits", tier), message + _meant(tier, given)
+                yield ("rules", index, "limits", tier), message + _suggestion(tier, given)
 
 
-def _meant(tier: str, known: Iterable[str]) -> str:
+def _suggestion(tier: str, known: Iterable[str]) -> str:
     close = get_close_matches(tier, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 

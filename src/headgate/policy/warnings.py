@@ -170,5 +170,5 @@ def _foreign_paths(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
         for template in (match.path or ()) if match is not None else ():
             for segment in template.split("/"):
                 if name := _FOREIGN.fullmatch(segment):
-                    meant = f"{{{name[1] or name[2]}}}"
-                    yield (*path, "path"), f'"{segment}" matches only itself: for any one segment write "{meant}"'
+                    parameter = f"{{{name[1] or name[2]}}}"
+                    yield (*path, "path"), f'"{segment}" matches only itself: for any one segment write "{parameter}"'

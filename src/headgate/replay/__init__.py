@@ -1,1 +1,1 @@
-"""Logs in: what a policy would have done with traffic that has been."""
+"""Replays of logs: what a policy would have done with past traffic."""

@@ -14,9 +14,9 @@ _MOST_AHEAD = 2
 
 
 def read_ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same blocks, and the same errors in their place.
+    """Yield the same blocks, and raise the same errors in their place.
 
-    On the native core a thread reads them, a few ahead: reading and judging let go of the interpreter's lock. Where
+    On the native core a thread reads them, a few ahead: reading and judging release the interpreter's lock. Where
     Python does both, they would only take turns.
     """
     if core.native is None:

@@ -1,7 +1,7 @@
-"""The time that a chart shows: stretches in which something happened, with what lies empty between them cut out.
+"""The time axis of a chart: stretches with events; the empty time between them is cut out.
 
 A log may have ten busy minutes in each of four weeks. Bars of equal length over all of it would be days long, and
-hide the minutes; so empty time between stretches is a break that says how long it is.
+hide the minutes; so empty time between stretches is a break that shows its length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_SLOTS = 150
 _FEWEST_SLOTS = 12
 _MOST_BREAKS = 6
 _SHORTEST_BREAK = 12
-"""So many bars without anything are a break, no fewer."""
+"""The fewest empty bars that make a break."""
 
 _BREAK_SHARE = 0.035
 _TICK_DISTANCE = 0.1
@@ -30,7 +30,7 @@ _TICKS_S = (
 
 
 class Stretch(NamedTuple):
-    """Bars without a break: the number of the first since the epoch, how many, and the slot of the first."""
+    """Bars without a break: the number of the first one since the epoch, their count, and the slot of the first."""
 
     first: int
     bars: int
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
 
 
 class Break(NamedTuple):
-    """Empty time that is cut out: where it stands, as a share of the width from 0 to 1, and how long it is."""
+    """Empty time that is cut out: its place, as shares of the width from 0 to 1, and its length."""
 
     start: float
     end: float
@@ -46,7 +46,7 @@ class Break(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A moment that is named below the axis. `day` is "" where it is that of the tick before.
+    """A time that is labelled below the axis. `day` is "" where it is the same as that of the tick before.
 
     Ticks that are not `major` are left out where there is little room.
     """
@@ -59,21 +59,21 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where moments stand: bars of `step_us` in slots of equal width."""
+    """The places of times: bars of `step_us` in slots of equal width."""
 
     step_us: int
     stretches: tuple[Stretch, ...]
     slots: float
 
     def slot(self, index: int) -> float | None:
-        """The slot of a bar by its number since the epoch; None for one that lies in a break."""
+        """The slot of a bar by its number since the epoch; None for one in a break."""
         for first, bars, slot in self.stretches:
             if first <= index < first + bars:
                 return slot + index - first
         return None
 
     def breaks(self) -> list[Break]:
-        """What lies between the stretches."""
+        """The breaks between the stretches."""
         return [
             Break(
                 (before.slot + before.bars) / self.slots,
@@ -84,26 +84,26 @@ class Axis:
         ]
 
     def ticks(self) -> list[Tick]:
-        """Round moments, and the beginning of each stretch, as many as have room."""
+        """Ticks at round times, and at the beginning of each stretch, as many as have room."""
         bars = sum(stretch.bars for stretch in self.stretches)
         span_s = bars * self.step_us // _SECOND_US
         every_s = next((step for step in _TICKS_S if span_s <= 8 * step), _TICKS_S[-1])
-        moments: dict[float, int] = {}
-        for stretch in self.stretches:  # the beginnings go first, and keep their room
-            _keep(moments, self._place(stretch, stretch.first * self.step_us), stretch.first * self.step_us)
+        times_us: dict[float, int] = {}
+        for stretch in self.stretches:  # the beginnings come first, so that they have room
+            _add_if_room(times_us, self._place(stretch, stretch.first * self.step_us), stretch.first * self.step_us)
         for stretch in self.stretches:
             start_us, end_us = stretch.first * self.step_us, (stretch.first + stretch.bars) * self.step_us
             every_us = every_s * _SECOND_US
             for moment_us in range(-(-start_us // every_us) * every_us, end_us, every_us):
-                _keep(moments, self._place(stretch, moment_us), moment_us)
-        return list(_named(sorted(moments.items()), by_day=every_s >= _DAY_S, seconds=every_s < 60))
+                _add_if_room(times_us, self._place(stretch, moment_us), moment_us)
+        return list(_ticks(sorted(times_us.items()), by_day=every_s >= _DAY_S, seconds=every_s < 60))
 
     def _place(self, stretch: Stretch, moment_us: int) -> float:
         return (stretch.slot + moment_us / self.step_us - stretch.first) / self.slots
 
 
 def axis_of(series: Series) -> Axis:
-    """The axis with the shortest bars on which all that happened has room."""
+    """The axis with the shortest bars on which all events have room."""
     axis: Axis | None = None
     for step_s in STEPS_S:
         if step_s * _SECOND_US < series.step_us:
@@ -111,39 +111,39 @@ def axis_of(series: Series) -> Axis:
         axis = _axis(series, step_s * _SECOND_US)
         if axis.slots <= _MOST_SLOTS and len(axis.stretches) <= _MOST_BREAKS + 1:
             break
-    assert axis is not None  # the steps do not end before the series' own
+    assert axis is not None  # one of the steps is that of the series
     return axis
 
 
 def _axis(series: Series, step_us: int) -> Axis:
     ratio = step_us // series.step_us
     indexes = sorted({index // ratio for index in series.counts})
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for index in indexes:
-        if found and index - found[-1][1] <= _SHORTEST_BREAK:
-            found[-1] = (found[-1][0], index)
+        if spans and index - spans[-1][1] <= _SHORTEST_BREAK:
+            spans[-1] = (spans[-1][0], index)
         else:
-            found.append((index, index))
-    bars = sum(last - first + 1 for first, last in found)
+            spans.append((index, index))
+    bars = sum(last - first + 1 for first, last in spans)
     width = max(2.0, bars * _BREAK_SHARE)
     stretches = []
     slot = 0.0
-    for first, last in found:
+    for first, last in spans:
         stretches.append(Stretch(first, last - first + 1, slot))
         slot += last - first + 1 + width
-    return Axis(step_us, tuple(stretches), max(_FEWEST_SLOTS, slot - width if found else 1))
+    return Axis(step_us, tuple(stretches), max(_FEWEST_SLOTS, slot - width if spans else 1))
 
 
-def _keep(moments: dict[float, int], place: float, moment_us: int) -> None:
-    if all(abs(place - other) >= _TICK_DISTANCE for other in moments):
-        moments[place] = moment_us
+def _add_if_room(times_us: dict[float, int], place: float, moment_us: int) -> None:
+    if all(abs(place - other) >= _TICK_DISTANCE for other in times_us):
+        times_us[place] = moment_us
 
 
-def _named(moments: list[tuple[float, int]], *, by_day: bool, seconds: bool) -> list[Tick]:
+def _ticks(times_us: list[tuple[float, int]], *, by_day: bool, seconds: bool) -> list[Tick]:
     ticks: list[Tick] = []
     day_before = major_day = ""
     major_place = -1.0
-    for place, moment_us in moments:
+    for place, moment_us in times_us:
         text = clock_text(moment_us, seconds=True)
         day, shown = (text[:4], text[5:10]) if by_day else (text[:10], text[11 : 19 if seconds else 16])
         major = place - major_place >= _MAJOR_DISTANCE
@@ -156,7 +156,7 @@ def _named(moments: list[tuple[float, int]], *, by_day: bool, seconds: bool) -> 
 
 
 def length_text(length_us: int) -> str:
-    """A length of time in words, in the largest unit that it fills: `13 days`, `40 minutes`."""
+    """A duration in words, in the largest unit that it fills: `13 days`, `40 minutes`."""
     seconds = length_us // _SECOND_US
     for unit, length in (("day", _DAY_S), ("hour", 3600), ("minute", 60)):
         if seconds >= length:

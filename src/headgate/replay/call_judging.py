@@ -1,4 +1,4 @@
-"""What a policy would have done with the calls of a trace: the gate holds and settles them on the trace's clock.
+"""Judges the calls of a trace by a policy: the gate holds and settles them on the trace's clock.
 
 A call is held when it arrives, and settled with its usage when its answer has ended: after the duration in the trace,
 or that of its output at a given speed. Without either it is settled at once, and concurrency limits are left out.
@@ -111,7 +111,7 @@ def judge_calls(
         raise ConfigError("the policy is not of calls of language models: it needs the section llm, such as llm: {}")
     has_durations = output_speed is not None or any(call.duration_us is not None for call in trace)
     judged, left_out = (policy, ()) if has_durations else rates_of(policy)
-    settled_by = "when their answers had ended" if has_durations else "at once, since the trace tells no durations"
+    settled_by = "when their answers had ended" if has_durations else "at once, since the trace has no durations"
     rules = tuple(replace(rule, wait_us=0) for rule in judged.rules)
     judged = replace(judged, rules=rules, llm=replace(policy.llm, webhook=""))
     return _Judge(judged, CallOutcome(settled_by, left_out), output_speed, learned, books).judge(trace)
@@ -130,7 +130,7 @@ class _Judge:
         self._outcome = outcome
         self._speed = output_speed
         self._clock = ManualClock()
-        # Room for every possible key: a replay must not forget a state, even where a real store might.
+        # Enough keys for any trace: a replay must not evict a state, even where a real store might.
         store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
         self._gate = LlmGate(policy, store=store, clock=self._clock, learned=learned or NothingLearned(), books=books)
         self._prices = PriceBook(policy.llm.prices)
@@ -141,17 +141,17 @@ class _Judge:
 
     def judge(self, trace: Sequence[TraceCall]) -> CallOutcome:
         with self._gate:
-            for number, call in enumerate(trace):
+            for index, call in enumerate(trace):
                 self._settle_until(call.at_us)
                 self._clock.set(call.at_us)
-                self._reserve(number, call)
+                self._reserve(index, call)
             self._settle_until(None)
         outcome = self._outcome
         if trace:
             outcome.first_us, outcome.last_us = trace[0].at_us, trace[-1].at_us
         return outcome
 
-    def _reserve(self, number: int, call: TraceCall) -> None:
+    def _reserve(self, index: int, call: TraceCall) -> None:
         caller, outcome = call.caller, self._outcome
         fields: dict[str, Any] = {} if call.most is None else {"max_tokens": call.most}
         reserved = self._gate.reserve(
@@ -176,10 +176,10 @@ class _Judge:
         if duration_us is None:
             reserved.settle_usage(usage)
         else:
-            heapq.heappush(self._ends, (call.at_us + duration_us, number, reserved, usage))
+            heapq.heappush(self._ends, (call.at_us + duration_us, index, reserved, usage))
 
     def _settle_until(self, at_us: int | None) -> None:
-        """Settle the calls whose answers have ended by a moment; all of them for None."""
+        """Settle the calls whose answers have ended by a time; all of them for None."""
         while self._ends and (at_us is None or self._ends[0][0] <= at_us):
             end_us, _, call, usage = heapq.heappop(self._ends)
             self._clock.set(end_us)
@@ -204,6 +204,6 @@ class _Judge:
 
     def _add_to_series(self, at_us: int, usage: Usage, cost: int | None, *, refused: bool) -> None:
         series = (self._outcome.calls, self._outcome.tokens, self._outcome.costs)
-        for counts, number in zip(series, (1, usage.input + usage.output, cost or 0), strict=True):
-            if number:
-                counts.add(at_us, 0 if refused else number, number if refused else 0)
+        for counts, amount in zip(series, (1, usage.input + usage.output, cost or 0), strict=True):
+            if amount:
+                counts.add(at_us, 0 if refused else amount, amount if refused else 0)

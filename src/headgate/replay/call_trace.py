@@ -1,4 +1,4 @@
-"""Traces of calls of language models: tables with a row a call, as CSV or TSV, compressed or not."""
+"""Traces of calls of language models: tables with a row for each call, as CSV or TSV, compressed or not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headgate.errors import ConfigError
 from headgate.llm.entry import Caller
 from headgate.llm.usage import MOST_TOKENS
 from headgate.replay.compressed import Damaged, chunks_of
-from headgate.replay.entries import Tally, Unread
+from headgate.replay.entries import Tally, UnreadLine
 from headgate.replay.fielded_log import row_fault
 from headgate.replay.times import TimeReader, UnknownTime
 
-_NAMES = {
+_COLUMN_NAMES = {
     "time": ("timestamp", "time", "arrived_at", "arrival_time", "start_time", "created"),
     "input": ("contexttokens", "input_tokens", "prompt_tokens", "num_prefill_tokens", "input_length", "request tokens"),
     "output": (
@@ -24,17 +24,17 @@ _NAMES = {
         "response tokens",
     ),
 }  # fmt: skip
-"""The names by which a column is known that must be there, in lower case."""
+"""The usual names of the required columns, in lower case."""
 
 ROLES = ("time", "input", "output", "model", "user", "team", "key", "organisation", "most", "duration")
-"""What a column can tell. `most` is the most output that was asked for, `duration` seconds until the answer ended."""
+"""The roles of columns. `most` is the maximum output requested, `duration` the seconds until the answer ended."""
 
 _SECOND_US = 1_000_000
 _LONGEST_S = 86_400 * 366
 
 
 class TraceCall(NamedTuple):
-    """A call of a trace: tokens, and microseconds; None for what the trace does not tell."""
+    """A call of a trace: tokens, and microseconds; None for values that the trace does not have."""
 
     at_us: int
     model: str
@@ -48,16 +48,16 @@ class TraceCall(NamedTuple):
 def read_trace(
     path: Path, *, model: str, columns: Mapping[str, str], read_time: TimeReader, tally: Tally
 ) -> list[TraceCall]:
-    """The calls of a trace in order of time; rows that cannot be read are counted in the tally.
+    """Read the calls of a trace, in order of time; rows that cannot be read are counted in the tally.
 
-    `columns` names those of ROLES that have other names than the usual ones, or none; `model` is that of calls whose
-    row names none. Raises ConfigError where a column is missing.
+    `columns` has the names of columns, by their ROLES, that have no usual name; `model` is the model of rows without
+    one. Raises ConfigError where a column is missing.
     """
     calls: list[TraceCall] = []
     with path.open("rb") as raw:
         rows = _rows(_lines(raw, path, tally))
         head = next(rows, None)
-        places = _places(head.columns if head else [], columns, path)
+        places = _columns_of_roles(head.columns if head else [], columns, path)
         for row in rows:
             if row.fault:
                 tally.add(str(path), row.line, row.fault, "", row.lines)
@@ -74,26 +74,26 @@ def read_trace(
 
 
 def _lines(raw: io.BufferedReader, path: Path, tally: Tally) -> Iterator[str]:
-    left = b""
+    rest = b""
     number = 0
     try:
         for chunk in chunks_of(raw, str(path)):
-            *whole, left = (left + chunk).split(b"\n")
-            for line in whole:
+            *complete, rest = (rest + chunk).split(b"\n")
+            for line in complete:
                 number += 1
                 yield line.decode("utf-8-sig", "replace") + "\n"
-        if left:
-            yield left.decode("utf-8-sig", "replace")
+        if rest:
+            yield rest.decode("utf-8-sig", "replace")
     except Damaged as error:
         tally.damaged.append(_damaged(path, number + 1, str(error)))
 
 
-def _damaged(path: Path, line: int, reason: str) -> Unread:
-    return Unread(str(path), line, reason, "")
+def _damaged(path: Path, line: int, reason: str) -> UnreadLine:
+    return UnreadLine(str(path), line, reason, "")
 
 
 class _Row(NamedTuple):
-    """A row: its first line, how many lines it takes, and its columns, or why it has none."""
+    """A row: its first line, its number of lines, and its columns, or why it could not be parsed."""
 
     line: int
     lines: int
@@ -102,10 +102,10 @@ class _Row(NamedTuple):
 
 
 def _rows(lines: Iterator[str]) -> Iterator[_Row]:
-    """Rows; tabs part what has tabs in its first line, else commas or semicolons."""
+    """Parse rows; the delimiter is the most frequent of tab, comma and semicolon in the first line."""
     first = next(lines, "")
     delimiter = max("\t,;", key=first.count)
-    reader = csv.reader(_with(first, lines), delimiter=delimiter)
+    reader = csv.reader(_prepended(first, lines), delimiter=delimiter)
     while True:
         before = reader.line_num
         columns: list[str] = []
@@ -114,33 +114,33 @@ def _rows(lines: Iterator[str]) -> Iterator[_Row]:
             columns = next(reader)
         except StopIteration:
             return
-        except csv.Error as error:  # such as an open quote, which takes in what follows, up to a bound
+        except csv.Error as error:  # such as an open quote, which includes the following lines, up to a bound
             fault = f"it is no row: {row_fault(error)}"
         yield _Row(before + 1, max(1, reader.line_num - before), columns, fault)
 
 
-def _with(first: str, rest: Iterator[str]) -> Iterator[str]:
+def _prepended(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest
 
 
-def _places(head: Sequence[str], columns: Mapping[str, str], path: Path) -> dict[str, int]:
-    """Where each role's column is."""
-    named = {name.strip().lower(): place for place, name in reversed(list(enumerate(head)))}
+def _columns_of_roles(head: Sequence[str], columns: Mapping[str, str], path: Path) -> dict[str, int]:
+    """The index of each role's column."""
+    by_name = {name.strip().lower(): place for place, name in reversed(list(enumerate(head)))}
     places = {}
     for role in ROLES:
-        wanted = (columns[role].strip().lower(),) if role in columns else _NAMES.get(role, ())
-        place = next((named[name] for name in wanted if name in named), None)
+        candidates = (columns[role].strip().lower(),) if role in columns else _COLUMN_NAMES.get(role, ())
+        place = next((by_name[name] for name in candidates if name in by_name), None)
         if place is not None:
             places[role] = place
-        elif role in columns or role in _NAMES:
-            there = ", ".join(name.strip() for name in head)[:200] or "none"
-            which = f"is called {columns[role]!r}" if role in columns else f"tells the {_TOLD[role]} of a call"
-            raise ConfigError(f"{path}: no column {which}; its columns are {there}")
+        elif role in columns or role in _COLUMN_NAMES:
+            available = ", ".join(name.strip() for name in head)[:200] or "none"
+            missing = f"is called {columns[role]!r}" if role in columns else f"has the {_ROLE_TEXTS[role]} of a call"
+            raise ConfigError(f"{path}: no column {missing}; its columns are {available}")
     return places
 
 
-_TOLD = {"time": "time", "input": "tokens of input", "output": "tokens of output"}
+_ROLE_TEXTS = {"time": "time", "input": "tokens of input", "output": "tokens of output"}
 
 
 def _call(row: Sequence[str], places: Mapping[str, int], model: str, read_time: TimeReader) -> TraceCall:
@@ -151,14 +151,14 @@ def _call(row: Sequence[str], places: Mapping[str, int], model: str, read_time: 
         at_us = read_time(text("time"))
     except UnknownTime as error:
         raise ValueError(str(error)) from None
-    named = text("model") or model
-    if not named:
+    model_name = text("model") or model
+    if not model_name:
         raise ValueError("no model is named")
     caller = Caller(text("key"), text("user"), text("team"), text("organisation"))
     most = text("most")
     return TraceCall(
         at_us,
-        named,
+        model_name,
         caller,
         _tokens("input", text("input")),
         _tokens("output", text("output")),
@@ -168,10 +168,16 @@ def _call(row: Sequence[str], places: Mapping[str, int], model: str, read_time: 
 
 
 def _tokens(role: str, text: str) -> int:
-    whole, _, rest = text.partition(".")
-    if not whole.isascii() or not whole.isdigit() or rest.strip("0") or len(whole) > 13 or int(whole) > MOST_TOKENS:
+    integer, _, rest = text.partition(".")
+    if (
+        not integer.isascii()
+        or not integer.isdigit()
+        or rest.strip("0")
+        or len(integer) > 13
+        or int(integer) > MOST_TOKENS
+    ):
         raise ValueError(f"{role} is a whole number of tokens, not {text[:40]!r}")
-    return int(whole)
+    return int(integer)
 
 
 def _duration_us(text: str) -> int | None:
@@ -181,6 +187,6 @@ def _duration_us(text: str) -> int | None:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= _LONGEST_S:  # nan is in no range
+    if not 0 <= seconds <= _LONGEST_S:  # nan is outside any range
         raise ValueError(f"a duration is a number of seconds, not {text[:40]!r}")
     return round(seconds * _SECOND_US)

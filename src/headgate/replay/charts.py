@@ -1,6 +1,6 @@
 """Charts of a replay: bars as inline SVG that fill any width, with labels beside them that are never scaled.
 
-No script, no font, nothing fetched. Colours are CSS variables of the page.
+They have no scripts and fetch nothing. Colours are CSS variables of the page.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _UNIT = 10
 
 _HEIGHT = 1000
 _CLOSEST = 0.08
-"""Two labels of a scale stand no closer, as a share of its height."""
+"""The smallest distance of two labels of a scale, as a share of its height."""
 
 
 class Bar(NamedTuple):
-    """What passed and what was refused in one stretch of time, and where it stands."""
+    """The requests that passed and were refused in one step of time, and the slot of the bar."""
 
     start_us: int
     slot: float
@@ -32,7 +32,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(series: Series, axis: Axis) -> list[Bar]:
-    """The bars of a series on an axis; nothing of it lies in a break, as the axis was made of a series with more."""
+    """The bars of a series on an axis; none lies in a break, as the axis was made of a series that includes it."""
     sums: dict[int, list[int]] = {}
     for index, (passed, refused) in series.counts.items():
         counts = sums.setdefault(index * series.step_us // axis.step_us, [0, 0])
@@ -52,9 +52,9 @@ def time_chart(
     number: Callable[[int], str] = "{:,}".format,
     level: Callable[[float], str] | None = None,
 ) -> str:
-    """What passed and, on top of it, what was refused, over time.
+    """A chart of passed requests and, on top of them, refused ones, over time.
 
-    Or two other things with such `names`; `number` writes one of them, and `level` one of the scale.
+    `names` are those of the two counts, `number` formats a count, and `level` a value of the scale.
     """
     bars = bars_of(series, axis)
     top = _round_up(max((bar.passed + bar.refused for bar in bars), default=0))
@@ -72,7 +72,7 @@ def time_chart(
 
 
 def difference_chart(series: Series, axis: Axis, *, height: int, label: str) -> str:
-    """What is newly refused above a line, and what newly passes below it, over time."""
+    """A chart of newly refused requests above a line, and newly passed ones below it, over time."""
     bars = bars_of(series, axis)
     up = max((bar.refused for bar in bars), default=0)
     down = max((bar.passed for bar in bars), default=0)
@@ -92,7 +92,7 @@ def difference_chart(series: Series, axis: Axis, *, height: int, label: str) -> 
 
 
 def key_bars(counts: Sequence[tuple[str, int]], *, css_class: str, number: Callable[[int], str] = "{:,}".format) -> str:
-    """Keys with their counts, which `number` writes, as bars of text rows."""
+    """Keys with their counts, which `number` formats, as rows with bars."""
     most = max(1, *(count for _, count in counts)) if counts else 1
     rows = "".join(
         f'<tr><td class="key">{escape(key)}</td>'
@@ -155,7 +155,7 @@ def _tick_class(place: float, *, major: bool) -> str:
 
 
 def _least(size: float, count: int, height: int) -> float:
-    """A size that can be seen, of what there is at all: two pixels."""
+    """A size that is visible if the count is not 0: at least two pixels."""
     return max(size, 2 * _HEIGHT / height) if count else 0
 
 

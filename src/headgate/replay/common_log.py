@@ -1,9 +1,9 @@
-"""The common and combined log formats and their extended kin.
+"""The common and combined log formats and their extensions.
 
-`client ident user [time] "request" status bytes "referer" "agent"` and whatever follows; a virtual host may stand in
-front, with its port or before a client that is an address. Only the client, the time and the request must be there. A
-quote that is never closed is a line that was cut off, but not a quote inside a request that status and bytes follow:
-old servers wrote what they got.
+`client ident user [time] "request" status bytes "referer" "agent"` and anything after that; a virtual host may precede
+it, with its port or before a client that is an address. Only the client, the time and the request are required. A line
+with an unclosed quote is truncated, except where the quote is inside a request that is followed by status and bytes:
+old servers did not escape requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD = re.compile(
     r'([^\s"]+) (?![^\s"\[]*[.:][^\s"\[]* )[^\["]*\[([^\]"]{1,64})\] '
     r'"([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" '
 )
-"""A line without surprises, as far as it matters when no header is asked for."""
+"""The start of a plain line, which is all that is needed when no header is read."""
 
 _ADDRESS = r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F.:]+)"
 _VHOST = (
@@ -30,27 +30,27 @@ _VHOST = (
     rf"|(?!{_ADDRESS} )[^\s\[\"]+(?= {_ADDRESS} [^\s\[]+ [^\s\[])) )?"
 )
 
-_BEFORE = (
+_UNTIL_TIME = (
     r"(?P<client>\S+) \s*(?:(?P<ident>[^\s\[]+)(?P<user>\s[^\[]*)?)?"
     r"\[(?P<time>[^\]]{1,64})\]"
 )
 _LINE = re.compile(
-    rf"{_VHOST}{_BEFORE} {_QUOTED.replace('(', '(?P<request>', 1)}"
+    rf"{_VHOST}{_UNTIL_TIME} {_QUOTED.replace('(', '(?P<request>', 1)}"
     rf"(?: (?P<status>\d{{3}}|-))?(?: (?P<bytes>\d+|-))?"
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>.*)",
     re.DOTALL,
 )
 _UNESCAPED_LINE = re.compile(
-    rf'{_VHOST}{_BEFORE} "(?P<request>.*?)" (?P<status>\d{{3}}|-) (?P<bytes>\d+|-)'
+    rf'{_VHOST}{_UNTIL_TIME} "(?P<request>.*?)" (?P<status>\d{{3}}|-) (?P<bytes>\d+|-)'
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>| .*)",
     re.DOTALL,
 )
-"""A line whose request may hold quotes: it ends where a status and a size follow."""
+"""A line whose request may contain quotes: it ends where a status and a size follow."""
 
 _WHOLE_REQUEST = re.compile(r".* HTTP/[0-9.]{1,3}", re.DOTALL)
 _QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
-_NO_ADDRESS = " - "
-"""How gunicorn begins a line of the peer of a Unix socket: the address is empty."""
+_EMPTY_ADDRESS = " - "
+"""The start of a gunicorn line for the peer of a Unix socket: the address is empty."""
 
 _IS_ADDRESS = re.compile(_ADDRESS)
 _CLIENT_AT_END = re.compile(rf"\s({_ADDRESS}) \S+ \S+ $")
@@ -60,7 +60,7 @@ _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
 
 FIELDS = ("client", "ident", "user", "time", "request", "status", "bytes", "referer", "agent", "vhost")
-"""What a line offers to stand for a header."""
+"""The fields of a line that headers and costs may be read from."""
 
 _NO_COSTS = CostFields({})
 
@@ -68,18 +68,18 @@ _NO_COSTS = CostFields({})
 def common_reader(
     read_time: TimeReader, headers: Mapping[str, str], costs: CostFields = _NO_COSTS
 ) -> Callable[[str], Entry]:
-    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from; `costs` names some."""
+    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from, as `costs` does."""
     names = costs.find(FIELDS)
 
     def read(line: str) -> Entry:
         if not headers and not names and len(line) <= LONGEST_LINE:
-            # Most lines are read by their head alone: no escape anywhere, and every quote closed.
+            # Most lines need only their head to be read: no escape anywhere, and every quote closed.
             match = _HEAD.match(line)
             if match is not None and "\\" not in line and not line.count('"') & 1:
                 client, time, method, path = match.groups()
                 if client.count(":") != 1:  # one colon: a virtual host and its port
                     return (read_time(time), client, method, path, "", _NO_HEADERS, 1)
-        return _read_whole(line, read_time, headers, costs)
+        return _read_fully(line, read_time, headers, costs)
 
     return read
 
@@ -87,9 +87,9 @@ def common_reader(
 def read_block(
     block: str, read_time: TimeReader, read_other: Callable[[int, str], Entry | None], *, by_head: bool
 ) -> Block:
-    """The entries of a block of lines; those whose head is all that is needed are read natively where they can be.
+    """The entries of a block of lines; with `by_head` the native core, if available, reads plain lines by their head.
 
-    All others are read by `read_other`, which is given the number of the line in the block, from 0 on.
+    All others are read by `read_other`, which gets the number of the line in the block, counted from 0.
     """
     if by_head and core.native is not None:
         entries: Block = core.native.LogBlock.read(block, read_time.naive_is_utc, read_other)
@@ -99,11 +99,12 @@ def read_block(
 
 
 def words_before_clients(lines: Iterable[str]) -> str:
-    """What stands before the client in the first of these lines, if it does so in all that can be read; else "".
+    """The words before the client in the first of these lines, if all readable lines have such words; else "".
 
-    Such are the time and the host of syslog, and the names of containers. A word of them would be read as the client.
+    Examples are the time and the host of syslog, and the names of containers: a word of them would be read as the
+    client.
     """
-    found = ""
+    words = ""
     for line in lines:
         try:
             match = _match(line)
@@ -113,12 +114,12 @@ def words_before_clients(lines: Iterable[str]) -> str:
         client = None if _IS_ADDRESS.fullmatch(match["client"]) else _CLIENT_AT_END.search(between)
         if client is None:
             return ""
-        found = found or line[: match.end("client") + client.start(1)].rstrip()
-    return found
+        words = words or line[: match.end("client") + client.start(1)].rstrip()
+    return words
 
 
 def split_request(request: str) -> tuple[str, str]:
-    """Method and path of a request line; "" for what it does not have."""
+    """The method and the path of a request line; "" for a missing one."""
     parts = request.split(" ")
     method = parts[0].upper() if _METHOD.fullmatch(parts[0]) else ""
     if not method or len(parts) < 2:
@@ -128,7 +129,7 @@ def split_request(request: str) -> tuple[str, str]:
 
 
 def path_of(target: str) -> str:
-    """The path and query of a request target, which may be a whole URL; "" for what has none."""
+    """The path and query of a request target, which may be a whole URL; "" if it has none."""
     if target.startswith("/"):
         return target
     _, scheme, rest = target.partition("://")
@@ -138,23 +139,23 @@ def path_of(target: str) -> str:
     return rest[slash:] if slash >= 0 else "/"
 
 
-def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], costs: CostFields) -> Entry:
+def _read_fully(line: str, read_time: TimeReader, headers: Mapping[str, str], costs: CostFields) -> Entry:
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
-    match = _match(UNIX + line if line.startswith(_NO_ADDRESS) else line)
+    match = _match(UNIX + line if line.startswith(_EMPTY_ADDRESS) else line)
     method, path = split_request(_unescape(match["request"]))
-    found = {}
+    found_headers = {}
     for name, field in headers.items():
         value = _field(match, field)
         if value and value != "-":
-            found[name] = _unescape(value)
+            found_headers[name] = _unescape(value)
     host = _PORT.sub("", _field(match, "vhost") or "")
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
-    return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found, cost)
+    return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found_headers, cost)
 
 
 def _match(line: str) -> re.Match[str]:
-    """The fields of a line; raises Unreadable for one that is none, or was cut off."""
+    """The fields of a line; raises Unreadable for one in another format, or a truncated one."""
     match = _LINE.fullmatch(line)
     if match is None or not (match["status"] or _WHOLE_REQUEST.fullmatch(match["request"])):
         unescaped = _UNESCAPED_LINE.fullmatch(line)
@@ -163,8 +164,8 @@ def _match(line: str) -> re.Match[str]:
     if match is None:
         raise Unreadable('it is not: client ident user [time] "request" ...')
     after = match.end("request") + 1
-    goes_on = line[after : after + 1] not in ("", " ")  # the quote was none of the end
-    if goes_on or not _QUOTES_OF_REST.fullmatch(match["rest"]):
+    continues = line[after : after + 1] not in ("", " ")  # the quote did not end the request
+    if continues or not _QUOTES_OF_REST.fullmatch(match["rest"]):
         raise Unreadable("it is cut off inside a quoted field")
     return match
 

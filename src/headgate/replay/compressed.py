@@ -1,7 +1,7 @@
-"""The bytes of a log as they were before it was compressed: plain, gzip, xz, bzip2 or zstd, told by their content.
+"""Decompresses logs: plain, gzip, xz, bzip2 or zstd, recognized by their content.
 
-What was packed in several members is read as one. What is damaged ends in `Damaged` after all that could be
-unpacked before it. No small file becomes a large piece of memory.
+Several members of a file are read as one log. Damaged data raises `Damaged` after everything before it has been
+decompressed. Memory stays bounded, even for a small file with large content.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from headgate.errors import MissingExtraError
 
 CHUNK = 1 << 20
 _SKIPPED = {bytes((0x50 + number, 0x2A, 0x4D, 0x18)): "zstd" for number in range(16)}
-"""Frames that hold no data, as pzstd begins with."""
+"""Frames without data, such as the first one of pzstd."""
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd", **_SKIPPED}
 _LONGEST_MAGIC = 6
-_SIP = 16_384
-_ZSTD_SIP = 512
-"""zstd is unpacked without a bound: so much of it makes 16 MiB at the most."""
+_PIECE = 16_384
+_ZSTD_PIECE = 512
+"""zstd is decompressed without a bound on its output: this many bytes make at most 16 MiB."""
 
 
 class Damaged(Exception):
-    """Compressed data that cannot be unpacked any further; the text says why."""
+    """Compressed data that cannot be decompressed any further; the text says why."""
 
 
 class _Member(Protocol):
-    """What unpacks one member, as the modules `bz2` and `lzma` have it."""
+    """A decompressor of one member, as those of the modules `bz2` and `lzma`."""
 
     @property
     def eof(self) -> bool: ...
@@ -87,7 +87,7 @@ class _Zstd:
 
 
 def chunks_of(raw: IO[bytes], name: str) -> Iterator[bytes]:
-    """The bytes of a file in pieces of about CHUNK; raises Damaged after the last that could be unpacked."""
+    """The bytes of a file in pieces of about CHUNK; raises Damaged after the last that could be decompressed."""
     head = raw.read(_LONGEST_MAGIC)
     raw.seek(0)
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
@@ -95,11 +95,11 @@ def chunks_of(raw: IO[bytes], name: str) -> Iterator[bytes]:
         while chunk := raw.read(CHUNK):
             yield chunk
         return
-    make, faults = _member_of(kind, name)
+    new_member, faults = _member_of(kind, name)
     pieces: list[bytes] = []
     length = 0
     fault: Damaged | None = None
-    unpacked = _unpacked(raw, make, faults, kind)
+    unpacked = _unpacked(raw, new_member, faults, kind)
     while fault is None:
         try:
             piece = next(unpacked)
@@ -120,25 +120,25 @@ def chunks_of(raw: IO[bytes], name: str) -> Iterator[bytes]:
 
 
 def _unpacked(
-    raw: IO[bytes], make: Callable[[], _Member], faults: tuple[type[Exception], ...], kind: str
+    raw: IO[bytes], new_member: Callable[[], _Member], faults: tuple[type[Exception], ...], kind: str
 ) -> Iterator[bytes]:
-    """What each sip of a file unpacks to."""
+    """Decompress each piece that is read of a file."""
     member: _Member | None = None
     members = 0
-    while data := raw.read(_ZSTD_SIP if kind == "zstd" else _SIP):
+    while data := raw.read(_ZSTD_PIECE if kind == "zstd" else _PIECE):
         while data or (member is not None and not member.needs_input):
             if member is None:
-                data = data.lstrip(b"\0")  # what pads a tape, or a member of xz
+                data = data.lstrip(b"\0")  # padding of a tape, or of a member of xz
                 if not data:
                     break
-                member = make()
+                member = new_member()
                 members += 1
             try:
                 yield member.decompress(data, CHUNK)
             except faults as error:
-                # What follows a whole member and is none itself was put there by mistake.
-                what = "what follows its end is no more of it" if members > 1 else "it is damaged"
-                raise Damaged(f"{what} ({kind}: {error})") from error
+                # Data after a whole member that is no member itself was appended by mistake.
+                reason = "what follows its end is no more of it" if members > 1 else "it is damaged"
+                raise Damaged(f"{reason} ({kind}: {error})") from error
             data = b""
             if member.eof:
                 data, member = member.unused_data, None
@@ -147,7 +147,7 @@ def _unpacked(
 
 
 def _member_of(kind: str, name: str) -> tuple[Callable[[], _Member], tuple[type[Exception], ...]]:
-    """What unpacks a member of this kind, and what it raises for one that is damaged."""
+    """The constructor of a decompressor of this kind, and the errors that it raises for damaged data."""
     if kind == "gzip":
         return _Gzip, (zlib.error,)
     if kind == "xz":

@@ -1,7 +1,7 @@
 """Logs whose fields have names: JSON lines, and CSV or TSV with a header line.
 
-The usual names are known; others are told. A JSON log may nest: `request.method` is the field
-`method` of `request`.
+The usual names are known; others can be configured. A JSON log may nest: `request.method` is the field `method` of
+`request`.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "cost": (),
 }  # fmt: skip
-"""What fields are usually called, without regard to case; the first that is there is taken. A cost is always told."""
+"""The usual names of fields, in any case; the first one that a log has is used. A cost is always configured."""
 
 
 class FieldNames:
-    """Which field of a log stands for what: told names first, then the usual ones.
+    """Finds the fields of a log by their roles: by configured names first, then by the usual ones.
 
-    `absent` are the told ones that nothing had so far.
+    `absent` are the configured names that no line has had so far.
     """
 
-    def __init__(self, told: Mapping[str, str], *, needs_client: bool, units: Mapping[str, str] = {}) -> None:
-        self._told = {role: name for role, name in told.items() if role != "cost"}
-        self.costs = CostFields(units or ({PLAIN: told["cost"]} if "cost" in told else {}))
+    def __init__(self, configured: Mapping[str, str], *, needs_client: bool, units: Mapping[str, str] = {}) -> None:
+        self._configured = {role: name for role, name in configured.items() if role != "cost"}
+        self.costs = CostFields(units or ({PLAIN: configured["cost"]} if "cost" in configured else {}))
         self.needed = ("time", "client") if needs_client else ("time",)
-        self.absent = dict(self._told)
+        self.absent = dict(self._configured)
 
-    def resolve(self, there: Iterable[str]) -> dict[str, str]:
-        """The log's own names for time, client, method, path, request and host, as far as it has them."""
-        by_lower = {name.lower(): name for name in reversed(list(there))}
+    def resolve(self, available: Iterable[str]) -> dict[str, str]:
+        """The log's names for time, client, method, path, request and host, as far as it has them."""
+        by_lower = {name.lower(): name for name in reversed(list(available))}
         resolved = {}
-        for role, usual in KNOWN_NAMES.items():
-            wanted = (self._told[role],) if role in self._told else usual
-            name = next((by_lower[one.lower()] for one in wanted if one.lower() in by_lower), None)
+        for role, known_names in KNOWN_NAMES.items():
+            candidates = (self._configured[role],) if role in self._configured else known_names
+            name = next((by_lower[one.lower()] for one in candidates if one.lower() in by_lower), None)
             if name is not None:
                 resolved[role] = name
                 self.absent.pop(role, None)
@@ -73,15 +73,15 @@ class FieldNames:
 def entry_of(
     roles: Mapping[str, object], needed: Iterable[str], read_time: TimeReader, headers: dict[str, str], cost: LogCost
 ) -> Entry:
-    """An entry from the values of its roles; raises Unreadable for lack of a needed one."""
+    """Make an entry from the values of its roles; raises Unreadable if a needed one is missing."""
     for role in needed:
         if roles.get(role) in (None, ""):
             raise Unreadable(f"it has no {role}")
     method, path = str(roles.get("method") or ""), str(roles.get("path") or "")
     request = roles.get("request")
     if isinstance(request, str) and not (method and path):
-        own_method, own_path = split_request(request)
-        method, path = method or own_method, path or own_path
+        request_method, request_path = split_request(request)
+        method, path = method or request_method, path or request_path
     host = str(roles.get("host") or "")
     client = peer_of(str(roles.get("client") or ""))
     time = _time_text(roles["time"])
@@ -106,19 +106,19 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
             raise Unreadable("it is no JSON object")
         flat = _flatten(value)
         if "\\u" in line:
-            flat = {name: _whole(content) for name, content in flat.items()}
+            flat = {name: _without_lone_surrogates(content) for name, content in flat.items()}
         resolved = names.resolve(flat)
         roles = {role: flat[name] for role, name in resolved.items()}
         by_lower = {name.lower(): content for name, content in flat.items()}
-        found = {}
+        found_headers = {}
         for header, field in headers.items():
             content = by_lower.get(field.lower())
             if content not in (None, "", "-"):
-                found[header] = str(content)
+                found_headers[header] = str(content)
             if names.absent and field.lower() in by_lower:
                 names.absent.pop(f"header {header}", None)
         cost = names.costs.read(names.costs.find(flat), flat.__getitem__) if names.costs else 1
-        return entry_of(roles, names.needed, read_time, found, cost)
+        return entry_of(roles, names.needed, read_time, found_headers, cost)
 
     return read
 
@@ -126,51 +126,53 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
 def row_reader(
     columns: Sequence[str], names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]
 ) -> Callable[[Sequence[str]], Entry]:
-    """A reader of rows under these columns; raises Unreadable where time, client or a told field have no column."""
+    """A reader of rows with these columns; raises Unreadable where time, client or a configured field is missing."""
     resolved = names.resolve(columns)
     for role, field in names.absent.items():
-        raise Unreadable(f"no column is named {field!r} for the {role}: there are {_named(columns)}")
+        raise Unreadable(f"no column is named {field!r} for the {role}: there are {_listed(columns)}")
     if "client" not in resolved:  # in tables a host is the client, in JSON it is the server
         resolved.update(("client", name) for name in columns if name.lower() == "host")
     for role in names.needed:
         if role not in resolved:
             raise Unreadable(
-                f"no column is named like a {role}: there are {_named(columns)}; say which with --field {role}=COLUMN"
+                f"no column is named like a {role}: there are {_listed(columns)}; say which with --field {role}=COLUMN"
             )
     places = {role: list(columns).index(name) for role, name in resolved.items()}
     by_lower = {name.lower(): place for place, name in enumerate(columns)}
     for header, field in headers.items():
         if field.lower() not in by_lower:
-            raise Unreadable(f"no column is named {field!r} for the header {header}: there are {_named(columns)}")
+            raise Unreadable(f"no column is named {field!r} for the header {header}: there are {_listed(columns)}")
     cost_names = names.costs.find(columns)
     header_places = {header: by_lower[field.lower()] for header, field in headers.items()}
 
     def read(row: Sequence[str]) -> Entry:
         try:
             roles: dict[str, object] = {role: row[place] for role, place in places.items()}
-            found = {header: row[place] for header, place in header_places.items() if row[place] not in ("", "-")}
+            found_headers = {
+                header: row[place] for header, place in header_places.items() if row[place] not in ("", "-")
+            }
             cost = names.costs.read(cost_names, lambda name: row[by_lower[name.lower()]]) if cost_names else 1
         except IndexError:
             raise Unreadable(f"it has {len(row)} of {len(columns)} columns") from None
-        return entry_of(roles, names.needed, read_time, found, cost)
+        return entry_of(roles, names.needed, read_time, found_headers, cost)
 
     return read
 
 
 def row_fault(error: csv.Error) -> str:
-    """What is wrong with a row, in words that need no knowledge of the parser."""
+    """Describe what is wrong with a row, for users who do not know the parser."""
     text = str(error)
     if "new-line character" in text:
-        return "a carriage return stands inside a field that is not quoted"
+        return "a carriage return is inside a field that is not quoted"
     return text
 
 
-def _named(columns: Sequence[str]) -> str:
+def _listed(columns: Sequence[str]) -> str:
     return ", ".join(filter(None, columns))[:200]
 
 
 def _flatten(value: Mapping[str, Any]) -> dict[str, object]:
-    """Plain fields by their names; those of objects inside by `outer.inner`, two levels deep."""
+    """Plain fields by their names; those of nested objects by `outer.inner`, two levels deep."""
     flat: dict[str, object] = {}
     for name, content in value.items():
         if not isinstance(content, dict):
@@ -179,21 +181,21 @@ def _flatten(value: Mapping[str, Any]) -> dict[str, object]:
         for inner, inner_content in content.items():
             if isinstance(inner_content, dict):
                 for innermost, last in inner_content.items():
-                    flat[f"{name}.{inner}.{innermost}"] = _plain(last)
+                    flat[f"{name}.{inner}.{innermost}"] = _first_value(last)
             else:
                 flat[f"{name}.{inner}"] = inner_content
     return flat
 
 
-def _whole(value: object) -> object:
-    """A text without lone halves of characters, which JSON can write and nothing can be stored as."""
+def _without_lone_surrogates(value: object) -> object:
+    """Replace lone surrogates in a text, which JSON can contain but UTF-8 cannot encode."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _plain(value: object) -> object:
-    """The first of a list of texts: how some servers write a header's values."""
+def _first_value(value: object) -> object:
+    """The first value of a list: some servers write a header's values as a list."""
     return value[0] if isinstance(value, list) and value else value
 
 

@@ -1,4 +1,4 @@
-"""What a policy would have done: every entry is judged at its own moment by the engine itself."""
+"""Judges entries by a policy: each is decided by the engine itself, at the time of the entry."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headgate.replay.sums import SeriesSums, Sums
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 
 Refusals = list[Refusal | None]
-"""For each request its refusal, or None where it passed."""
+"""The refusal of each request, or None where it passed."""
 
 _Keys = tuple[Parts | None, ...]
 
 _NativeRefusal = tuple[int, tuple[tuple[int, Parts | None], ...]] | None
-"""(the moment of a refused request, ((index of a rule that refuses, its key), ...)); None where it passed."""
+"""(the time of a refused request, ((index of a rule that refuses, its key), ...)); None where it passed."""
 
 
 class Judge:
@@ -36,7 +36,7 @@ class Judge:
     """
 
     def __init__(self, policy: Policy, name: str) -> None:
-        # Room for every possible key: a replay must not forget a state, even where a real store might.
+        # Enough keys for any log: a replay must not evict a state, even where a real store might.
         store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
         rates, left_out = rates_of(policy)
         self._gate = Gate(rates, store=store)
@@ -54,7 +54,7 @@ class Judge:
             steps_us = [step_s * 1_000_000 for step_s in STEPS_S]
             self._sums = self._native = core.native.ReplayJudge(self._gate.native, steps_us, Series.MOST)
         self._python_counts: dict[tuple[int, ...], dict[_Keys, list[int]]] = {}
-        """Of the requests that Python judged, by rules and keys: their number, and how many each rule refused."""
+        """By rules and keys of requests that Python judged: their number, and how many each rule refused."""
 
         self.first_us: int | None = None
         self.last_us: int | None = None
@@ -66,19 +66,19 @@ class Judge:
             for entry in entries:
                 self._judge_one(entry, refusals)
             return
-        block, at = self._native_block(entries), 0
+        block, index = self._native_block(entries), 0
         while True:
             refused: list[_NativeRefusal] | None = None if refusals is None else []
-            at = native.judge(block, at, refused)
+            index = native.judge(block, index, refused)
             if refusals is not None and refused is not None:
                 refusals += [None if refusal is None else self._refusal(*refusal) for refusal in refused]
-            if at == len(block):
+            if index == len(block):
                 return
-            self._judge_one(block[at], refusals)
-            at += 1
+            self._judge_one(block[index], refusals)
+            index += 1
 
     def finish(self) -> Result:
-        """The result of all judged entries."""
+        """Return the result of all judged entries."""
         result = self._result
         result.allowed, result.denied, costs, series, self.first_us, self.last_us, rules = self._sums.sums()
         for sums, cost in zip((result.cost_allowed, result.cost_denied), costs, strict=True):

@@ -1,10 +1,9 @@
 """Entries in the order of their times, in flat memory.
 
-Logs are nearly sorted: a server writes a line when a request ends. A window of fifty thousand entries (of many logs, a
-smaller one of each) puts such a log in order while it streams by; the native core does that for entries of any kind,
-and merges several logs. A log that is further out of order is sorted through temporary files instead, from its
-beginning; the result is the same. Entries of one moment keep the order of their lines, and of the logs as they were
-named.
+Logs are nearly sorted: a server writes a line when a request ends. A window of fifty thousand entries (smaller ones for
+many logs) sorts such a log as it is read; the native core does that for entries of any kind, and merges several logs. A
+log that is further out of order is sorted through temporary files instead, from its beginning; the result is the same.
+Entries with equal times keep the order of their lines, and the order in which the logs were named.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from headgate.replay.entries import Block, Entry
 
 _WINDOW = 50_000
 _STEP = 25_000
-"""So many entries leave the window together."""
+"""The number of entries that leave the window together."""
 
 _ALL_WINDOWS = 400_000
 _LEAST_WINDOW = 2_000
-"""The windows of many logs share the memory of eight: a year of daily logs is read at one time."""
+"""The windows of many logs share the memory of eight, so that a year of daily logs can be read at once."""
 
-_RUN = 200_000
-_BLOCK = 2_000
-_time = itemgetter(0)
+_RUN_ENTRIES = 200_000
+_BLOCK_ENTRIES = 2_000
+_time_of = itemgetter(0)
 
 
 class FarOutOfOrder(Exception):
@@ -39,7 +38,7 @@ class FarOutOfOrder(Exception):
 
 
 def ordered(streams: Sequence[Iterable[Block]]) -> Iterator[Block]:
-    """The entries of nearly sorted streams, merged; raises FarOutOfOrder for what a window cannot mend."""
+    """Merge the entries of nearly sorted streams; raises FarOutOfOrder where a window is too small to sort them."""
     native = core.native
     share = max(_LEAST_WINDOW, _ALL_WINDOWS // max(1, len(streams)))
     size, step = min(_WINDOW, share), min(_STEP, share // 2)
@@ -51,16 +50,16 @@ def ordered(streams: Sequence[Iterable[Block]]) -> Iterator[Block]:
         return windows[0]
     if native is not None:
         return _native_merged(windows, native)
-    return _blocks(heapq.merge(*map(chain.from_iterable, windows), key=_time))
+    return _blocks(heapq.merge(*map(chain.from_iterable, windows), key=_time_of))
 
 
 def sorted_on_disk(streams: Sequence[Iterable[Block]], folder: Path) -> Iterator[Block]:
-    """The entries of any streams, in order, through files in `folder`."""
+    """Merge the entries of any streams in order, through files in `folder`."""
     runs: list[Iterator[Entry]] = []
     for run in _runs(chain.from_iterable(streams)):
-        run.sort(key=_time)
-        runs.append(_written(run, folder))
-    return _blocks(heapq.merge(*runs, key=_time))
+        run.sort(key=_time_of)
+        runs.append(_spilled(run, folder))
+    return _blocks(heapq.merge(*runs, key=_time_of))
 
 
 def _windowed(stream: Iterable[Block], size: int, step: int) -> Iterator[Block]:
@@ -69,21 +68,21 @@ def _windowed(stream: Iterable[Block], size: int, step: int) -> Iterator[Block]:
     for block in stream:
         window += block
         if len(window) >= size + step:
-            window.sort(key=_time)
+            window.sort(key=_time_of)
             if window[0][0] < latest:
                 raise FarOutOfOrder
             leaving = window[:-size]
             yield leaving
             latest = leaving[-1][0]
             del window[: len(leaving)]
-    window.sort(key=_time)
+    window.sort(key=_time_of)
     if window and window[0][0] < latest:
         raise FarOutOfOrder
     yield window
 
 
 def _native_windowed(stream: Iterable[Block], size: int, step: int, native: Any) -> Iterator[Block]:
-    """`_windowed` by the native core, which gives blocks of its own."""
+    """`_windowed` by the native core, with native blocks."""
     window = native.LogBlock()
     latest = -1
     for block in stream:
@@ -102,7 +101,7 @@ def _native_windowed(stream: Iterable[Block], size: int, step: int, native: Any)
 
 
 def _native_merged(windows: Sequence[Iterator[Block]], native: Any) -> Iterator[Block]:
-    """`heapq.merge` by the native core, of blocks."""
+    """`heapq.merge` of blocks by the native core."""
     merge = native.LogMerge(len(windows))
     while True:
         while (wanted := merge.wants) is not None:
@@ -117,7 +116,7 @@ def _runs(stream: Iterable[Block]) -> Iterator[list[Entry]]:
     run: list[Entry] = []
     for block in stream:
         run += block
-        if len(run) >= _RUN:
+        if len(run) >= _RUN_ENTRIES:
             yield run
             run = []
     if run:
@@ -125,15 +124,15 @@ def _runs(stream: Iterable[Block]) -> Iterator[list[Entry]]:
 
 
 def _blocks(entries: Iterator[Entry]) -> Iterator[Block]:
-    while block := list(islice(entries, _BLOCK)):
+    while block := list(islice(entries, _BLOCK_ENTRIES)):
         yield block
 
 
-def _written(run: list[Entry], folder: Path) -> Iterator[Entry]:
-    """A sorted run, written now and read back as it is asked for."""
+def _spilled(run: list[Entry], folder: Path) -> Iterator[Entry]:
+    """Write a sorted run to a file now, and read it back on demand."""
     file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the reader closes it
-    for start in range(0, len(run), _BLOCK):
-        marshal.dump(run[start : start + _BLOCK], file)
+    for start in range(0, len(run), _BLOCK_ENTRIES):
+        marshal.dump(run[start : start + _BLOCK_ENTRIES], file)
     file.seek(0)
     return _read_back(file)
 

@@ -1,4 +1,4 @@
-"""A page in one self-contained HTML file: its style, large numbers, legends. No script, no font, nothing fetched."""
+"""A page in one self-contained HTML file: its style, large numbers, legends. It has no script, and fetches nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ details { margin: 1.6rem 0; } summary { font-size: 1.2rem; font-weight: 700; cur
 
 
 def whole_page(title: str, parts: Iterable[str]) -> str:
-    """The page of these parts, which are HTML; the title is text."""
+    """The page with these parts, which are HTML; the title is plain text."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -68,7 +68,7 @@ def whole_page(title: str, parts: Iterable[str]) -> str:
 
 
 def facts(*numbers: tuple[str, str, str]) -> str:
-    """Large numbers with what they count, each with its class."""
+    """Large numbers, each as (number, what it counts, CSS class)."""
     boxes = "".join(f'<div class="{css_class}"><b>{number}</b>{text}</div>' for number, text, css_class in numbers)
     return f'<div class="facts">{boxes}</div>'
 

@@ -11,18 +11,18 @@ from typing import BinaryIO
 
 from headgate.replay.compressed import CHUNK
 
-_SIGNALS_HEARD_S = 0.5
+_SIGNAL_CHECK_S = 0.5
 
 
 def copy_pipe(stream: BinaryIO, into: BinaryIO) -> None:
-    """Copy what comes, until its end. A signal is heard soon, even one that comes just before a read."""
+    """Copy a stream until its end. A signal is handled soon, even one that arrives just before a read."""
     try:
         pipe = stream.fileno()
-    except OSError:  # it is no file of the system
+    except OSError:  # it has no file descriptor
         shutil.copyfileobj(stream, into, CHUNK)
         return
     while True:
-        if select.select([pipe], [], [], _SIGNALS_HEARD_S)[0]:
+        if select.select([pipe], [], [], _SIGNAL_CHECK_S)[0]:
             piece = os.read(pipe, CHUNK)
             if not piece:
                 return

@@ -1,4 +1,4 @@
-"""The part of a policy that a log can judge: its rates. A log says when requests began, not how long they took."""
+"""The part of a policy that a log can judge: its rates. A log has the times of requests, but not their durations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.frozen_map import FrozenMap
 
 LEFT_OUT = "left out, since a log does not say how long a request took"
-"""What is told of limits that were left out, before their names."""
+"""The text that precedes the names of limits that were left out."""
 
 
 def rates_of(policy: Policy) -> tuple[Policy, tuple[str, ...]]:
-    """A policy without its limits of what is in flight, and what was left out, for people.
+    """A policy without its concurrency limits, and texts of the limits that were left out.
 
-    A rule that has nothing but those stays, since others may be defaults beside it, and refuses nothing. Raises
-    ConfigError for a policy of nothing else.
+    A rule that has only such limits stays, since others may be defaults beside it, and refuses nothing. Raises
+    ConfigError for a policy of only such limits.
     """
     if not policy.in_flight:
         return policy, ()
@@ -47,7 +47,7 @@ def _left_out(rule: Rule) -> Iterator[str]:
 
 
 def limits_text(rule: Rule) -> str:
-    """A rule's limits in short: those of each tier it names."""
+    """A short text of a rule's limits, for each tier with limits of its own."""
     texts = {tier: "; ".join(str(named.limit) for named in limits) for tier, limits in rule.limits.items()}
     if not rule.is_tiered:
         return texts[ANY_TIER]

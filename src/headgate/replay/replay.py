@@ -1,4 +1,4 @@
-"""A replay: logs, put in order, judged by one policy or by two side by side."""
+"""A replay: logs, merged in order of time, judged by one policy or by two side by side."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Difference:
-    """The requests on which two policies differ: the second alone refuses them, or the first alone."""
+    """The requests on which two policies differ: only the second one refuses them, or only the first one."""
 
     newly_denied: int = 0
     newly_allowed: int = 0
     series: Series = field(default_factory=Series)
-    """Newly allowed as passed, newly denied as refused."""
+    """Newly allowed requests as passed, newly denied ones as refused."""
 
     rules: dict[str, list[int]] = field(default_factory=dict)
-    """By the rule that refuses, in the second or in the first policy: [newly denied, newly allowed]."""
+    """By rule that refuses, in the second or in the first policy: [newly denied, newly allowed]."""
 
     keys: dict[str, list[int]] = field(default_factory=dict)
-    """By the keys that are refused, likewise."""
+    """By refused key, likewise."""
 
     def add(self, refusal: Refusal, *, denied: bool) -> None:
-        """Count a request that one policy alone refused; `denied` where that is the second."""
+        """Count a request that only one policy refused; `denied` if that is the second."""
         self.newly_denied += denied
         self.newly_allowed += not denied
         self.series.add(refusal.time_us, not denied, denied)
@@ -58,34 +58,34 @@ class Difference:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a replay. `outside` counts requests that were not of the time asked for."""
+    """The outcome of a replay. `outside` counts requests outside the requested time."""
 
     results: list[Result]
     unread: Tally = field(default_factory=Tally)
     first_us: int | None = None
     last_us: int | None = None
     difference: Difference | None = None
-    """With two policies: where they differ."""
+    """With two policies, how they differ."""
 
     outside: int = 0
     costs: tuple[str, ...] = ()
-    """The units that a log says costs in; see `Log.costs`."""
+    """The units in which a log has costs; see `Log.costs`."""
 
     @property
     def why_none(self) -> str:
-        """Where no request was judged: what may be said of none."""
+        """How the sentence "no request ..." ends, where no request was judged."""
         if self.outside:
             return "of this time"
         return "could be read" if self.unread.count or self.unread.damaged else "is in what was read"
 
     @property
     def left_out(self) -> list[str]:
-        """What is told of limits that no log can judge."""
+        """Warnings about limits that a log cannot judge."""
         return [f"{each.name}: {LEFT_OUT}: {', '.join(each.left_out)}" for each in self.results if each.left_out]
 
 
 class Span(NamedTuple):
-    """A stretch of time: from the one moment to before the other."""
+    """A span of time: from `from_us` until before `to_us`."""
 
     from_us: int = 0
     to_us: int = 1 << 62
@@ -99,26 +99,26 @@ def replay(
 ) -> Outcome:
     """Judge the entries of all logs in the order of their times, by one or two named policies.
 
-    `progress` is told of each step through the logs in bytes; a negative step is a new beginning. Only what
-    lies in `span` is judged.
+    `progress` is called with each step through the logs in bytes; a negative step restarts. Only entries in `span`
+    are judged.
     """
-    told = 0
+    done_bytes = 0
 
     def count(step: int) -> None:
-        nonlocal told
-        told += step
+        nonlocal done_bytes
+        done_bytes += step
         progress(step)
 
     try:
         return _Replay(policies, span).run(logs, count, ordered)
     except FarOutOfOrder:
-        progress(-told)
+        progress(-done_bytes)
     with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         return _Replay(policies, span).run(logs, progress, partial(sorted_on_disk, folder=Path(folder)))
 
 
 class _Replay:
-    """One way through the logs."""
+    """One pass through the logs."""
 
     def __init__(self, policies: Sequence[tuple[str, Policy]], span: Span) -> None:
         self._judges = [Judge(policy, name) for name, policy in policies]
@@ -135,7 +135,7 @@ class _Replay:
         streams = [log.entries(outcome.unread, progress) for log in logs]
         outcome.costs = tuple(dict.fromkeys(unit for log in logs for unit in log.costs))
         if self._span != ALWAYS:
-            streams = [self._within(stream) for stream in streams]
+            streams = [self._retain_span(stream) for stream in streams]
         if len(self._judges) == 1:
             for block in read_ahead(in_order(streams)):
                 self._judges[0].judge(block)
@@ -145,7 +145,7 @@ class _Replay:
         outcome.first_us, outcome.last_us = self._judges[0].first_us, self._judges[0].last_us
         return outcome
 
-    def _within(self, stream: Iterator[Block]) -> Iterator[Block]:
+    def _retain_span(self, stream: Iterator[Block]) -> Iterator[Block]:
         from_us, to_us = self._span
         for block in stream:
             if isinstance(block, list):
@@ -161,11 +161,11 @@ class _Replay:
         first, second = self._judges
         difference = Difference()
         for block in blocks:
-            before: Refusals = []
-            after: Refusals = []
-            first.judge(block, before)
-            second.judge(block, after)
-            for one, other in zip(before, after, strict=True):
+            first_refusals: Refusals = []
+            second_refusals: Refusals = []
+            first.judge(block, first_refusals)
+            second.judge(block, second_refusals)
+            for one, other in zip(first_refusals, second_refusals, strict=True):
                 if one is None and other is not None:
                     difference.add(other, denied=True)
                 elif one is not None and other is None:

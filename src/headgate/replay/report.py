@@ -1,4 +1,4 @@
-"""A replay as one self-contained HTML page: what would have passed and what not, over time, by rule, by key."""
+"""A replay as one self-contained HTML page: which requests would have passed, over time, by rule, by key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.replay.times import clock_text, span_text
 
 
 def report(outcome: Outcome, sources: list[str], top: int) -> str:
-    """The page of an outcome."""
+    """Render the page of an outcome."""
     first = outcome.results[0]
     title = f"Replay of {', '.join(sources)}"
     body = [f"<h1>{escape(title)}</h1>", _lead(outcome), *_warnings(outcome)]
@@ -36,21 +36,21 @@ def _lead(outcome: Outcome) -> str:
 
 
 def _warnings(outcome: Outcome) -> list[str]:
-    told = [
+    warnings = [
         f"<b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. The rest of this file is not counted."
         for part in outcome.unread.damaged
     ]
-    told += [
+    warnings += [
         f"The times of <b>{escape(source)}</b> lack their month or their date: the first is taken for one of "
         f"{first.isoformat()}, by the date of the file."
         for source, first in outcome.unread.guessed.items()
     ]
-    told += [
+    warnings += [
         f"No line of <b>{escape(source)}</b> has the field {escape(repr(field))} that was named for the {escape(role)}."
         for source, absent in outcome.unread.absent.items()
         for role, field in absent.items()
     ]
-    return [f'<p class="warning">{text}</p>' for text in (*map(escape, outcome.left_out), *told)]
+    return [f'<p class="warning">{text}</p>' for text in (*map(escape, outcome.left_out), *warnings)]
 
 
 def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
@@ -100,7 +100,7 @@ def _rule_table(result: Result) -> str:
 
 
 def _busiest(result: Result, top: int) -> str:
-    """The busiest keys, each once, with what every rule refused of them."""
+    """The busiest keys, each once, with how many of their requests each rule refused."""
     rows = "".join(
         f'<tr><td class="key wide">{escape(one.key)}</td><td data-name="by">{_by(one)}</td>'
         + _numbers(requests=one.requests)
@@ -129,7 +129,7 @@ def _rule(rule: RuleResult, axis: Axis, top: int) -> str:
 
 def _comparison(outcome: Outcome, difference: Difference, top: int) -> list[str]:
     one, other = outcome.results
-    # All requests are in the axis: both pictures, and those of both policies, show the same time.
+    # The axis is made of all requests, so that the charts of the difference and of both policies show the same time.
     axis = axis_of(one.series)
     both = difference.newly_denied or difference.newly_allowed
     parts = [
@@ -160,8 +160,8 @@ def _comparison(outcome: Outcome, difference: Difference, top: int) -> list[str]
         parts.append(_difference_keys(difference, top))
     parts.append(_rules_of_both(one, other, difference))
     for result in outcome.results:
-        whole = "\n".join(_result(result, outcome, top))
-        parts.append(f"<details><summary>{escape(result.name)} by itself</summary>{whole}</details>")
+        content = "\n".join(_result(result, outcome, top))
+        parts.append(f"<details><summary>{escape(result.name)} by itself</summary>{content}</details>")
     return parts
 
 
@@ -224,8 +224,8 @@ def _numbers(**counts: int) -> str:
     return "".join(f'<td class="num" data-name="{name}">{count:,}</td>' for name, count in counts.items())
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / max(1, whole):.2f} %"
+def _share(part: int, total: int) -> str:
+    return f"{100 * part / max(1, total):.2f} %"
 
 
 def _tag(rule: RuleResult | None) -> str:

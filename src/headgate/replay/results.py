@@ -1,4 +1,4 @@
-"""What a policy would have done with the requests of logs."""
+"""The results of a policy for the requests of logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.replay.series import MINUTE_US, Series
 
 @dataclass(slots=True)
 class RuleResult:
-    """What one rule did. `refused` counts what it refused by itself, whatever other rules said."""
+    """The result of one rule. `refused` counts the requests that it refuses, whatever other rules decide."""
 
     name: str
     shadow: bool
@@ -33,7 +33,7 @@ class RuleResult:
 
     @property
     def keys(self) -> int:
-        """How many different keys were counted."""
+        """The number of different keys."""
         return len(self.hits)
 
     def busiest(self, most: int) -> list[tuple[str, int]]:
@@ -53,7 +53,7 @@ class RuleResult:
 
 
 class BusyKey(NamedTuple):
-    """A key, by which identities it is counted, its requests, and how many of them each rule refused."""
+    """A key, the identities that it is counted by, its requests, and how many of them each rule refused."""
 
     key: str
     by: tuple[str, ...]
@@ -63,22 +63,22 @@ class BusyKey(NamedTuple):
 
 @dataclass(slots=True)
 class Result:
-    """What a policy would have done with all entries. Costs are sums of what the log says, before any rule's own."""
+    """The result of a policy for all entries. Costs are sums of those in the log, not of costs set by rules."""
 
     name: str
     rules: list[RuleResult]
     allowed: int = 0
     denied: int = 0
     cost_allowed: Counter[str] = field(default_factory=Counter)
-    """By unit; "" where the log says a cost without one."""
+    """By unit; "" where the log has costs without a unit."""
 
     cost_denied: Counter[str] = field(default_factory=Counter)
     left_out: tuple[str, ...] = ()
-    """Limits that a log cannot judge, each with its rule: those of what is in flight."""
+    """Limits that a log cannot judge, each with its rule: concurrency limits."""
 
     series: Series = field(default_factory=Series)
     hits: Counter[tuple[tuple[str, ...], Parts | None]] = field(default_factory=Counter)
-    """Requests by what they were counted by and as, each once, whatever the number of rules."""
+    """Requests by (identities, key), each once, whatever the number of rules that count it."""
 
     @property
     def requests(self) -> int:
@@ -86,26 +86,26 @@ class Result:
 
     def busiest(self, most: int) -> list[BusyKey]:
         """The keys with the most requests, each once, whatever the number of rules that count by it."""
-        ranked = heapq.nsmallest(most, self.hits.items(), key=lambda item: (-item[1], item[0][1] or (), item[0][0]))
-        found = []
-        for (by, key), count in ranked:
+        ranking = heapq.nsmallest(most, self.hits.items(), key=lambda item: (-item[1], item[0][1] or (), item[0][0]))
+        busy_keys = []
+        for (by, key), count in ranking:
             counts = [(rule.name, rule.refusals.get(key, 0)) for rule in self.rules if rule.by == by]
-            found.append(BusyKey(key_text(key), by, count, tuple(pair for pair in counts if pair[1])))
-        return found
+            busy_keys.append(BusyKey(key_text(key), by, count, tuple(pair for pair in counts if pair[1])))
+        return busy_keys
 
 
 class Refusal(NamedTuple):
-    """A request that a policy refused: when, and by which rules, each with its key."""
+    """A request that a policy refused: its time, and the rules that refused it, each with its key."""
 
     time_us: int
     by: tuple[tuple[RuleResult, Parts | None], ...]
 
 
 def _top(counts: Counter[Parts | None], most: int) -> list[tuple[str, int]]:
-    ranked = heapq.nsmallest(most, counts.items(), key=lambda item: (-item[1], item[0] or ()))
-    return [(key_text(key), count) for key, count in ranked]
+    ranking = heapq.nsmallest(most, counts.items(), key=lambda item: (-item[1], item[0] or ()))
+    return [(key_text(key), count) for key, count in ranking]
 
 
 def key_text(key: Parts | None) -> str:
-    """A key as people read it."""
+    """The text of a key, for people."""
     return encode_key(key) if key else "(no identity)"

@@ -1,24 +1,24 @@
-"""Counts over time, in steps that grow with it."""
+"""Counts over time, in steps that grow with the time covered."""
 
 from __future__ import annotations
 
 MINUTE_US = 60_000_000
 
 STEPS_S = (1, 2, 10, 30, 60, 120, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800, 1209600, 4838400, 38707200)
-"""Round lengths of time in seconds; each divides the next."""
+"""Round durations in seconds; each divides the next."""
 
 
 class Series:
     """Counts over time, in steps of STEPS_S that grow so that there are never too many of them.
 
-    Steps in which nothing happened are none: what lies weeks apart is kept as finely as what is not.
+    Empty steps are not stored, so events that are weeks apart are stored with the same resolution.
     """
 
     MOST = 1024
 
     def __init__(self) -> None:
         self.level = 0
-        """Which of `STEPS_S` its steps have."""
+        """The index in `STEPS_S` of the length of its steps."""
 
         self.counts: dict[int, list[int]] = {}
 
@@ -28,7 +28,7 @@ class Series:
         return STEPS_S[self.level] * 1_000_000
 
     def add(self, time_us: int, passed: int, refused: int) -> None:
-        """Count requests of a moment."""
+        """Count requests at a time."""
         index = time_us // self.step_us
         counts = self.counts.get(index)
         if counts is None:

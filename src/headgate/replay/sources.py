@@ -1,4 +1,4 @@
-"""Opening logs: files, compressed or not, pipes and standard input, in any of the known formats."""
+"""Opens logs: files, compressed or not, pipes and standard input, in any of the known formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Literal
 from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, read_block, words_before_clients
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
-from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unread, Unreadable
+from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unreadable, UnreadLine
 from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_reader
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.pipes import copy_pipe, standard_input
@@ -27,9 +27,9 @@ Format = Literal["auto", "common", "json", "csv", "tsv", "w3c"]
 FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv", "w3c")
 
 ReadLine = Callable[[str], Entry | None]
-"""Reads a line; None for one that is no request."""
+"""Reads a line; returns None for one that is no request."""
 
-_LONGEST_REST = 4 * CHUNK
+_LONGEST_LINE_BYTES = 4 * CHUNK
 _TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
 _SAMPLE_LINES = 50
 _ROWS = 1000
@@ -38,22 +38,22 @@ _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How logs are to be read. `headers` maps names of headers, in lower case, to fields of the log."""
+    """The options for reading logs. `headers` maps names of headers, in lower case, to fields of the log."""
 
     format: Format = "auto"
     fields: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
-    """The fields that say what a request cost, by unit, in place of the cost of `fields`."""
+    """The fields with the cost of a request, by unit, in place of the cost of `fields`."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     read_time: TimeReader = field(default_factory=TimeReader)
     needs_client: bool = True
     calendar: Callable[[], Calendar] | None = None
-    """Where times belong that lack their date; else the date of the file decides."""
+    """Makes the calendar for times without a date; without it, the date of the file decides."""
 
 
 class Log:
-    """One log file. `progress` is told of each step in bytes of the file as it lies on the disk."""
+    """One log file. `progress` is called with each step in bytes of the file on the disk."""
 
     def __init__(self, path: Path, reading: Reading, name: str = "") -> None:
         self.path = path
@@ -63,11 +63,11 @@ class Log:
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """The units that its entries have costs of their own in: `PLAIN` where they name none."""
+        """The units in which its entries have costs: `PLAIN` for costs without a unit."""
         return tuple(self._reading.units) or ((PLAIN,) if "cost" in self._reading.fields else ())
 
     def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Block]:
-        """The entries in blocks, in the order of the file; what cannot be read is counted."""
+        """The entries in blocks, in the order of the file; lines that cannot be read are counted."""
         read = 0
         try:
             for block in self._entries(tally, progress):
@@ -85,10 +85,11 @@ class Log:
         with self.path.open("rb") as raw:
             chunks = self._chunks(raw, progress)
             try:
-                first = self._first(chunks)
-                second = b"" if len(first) >= CHUNK or b"\n" in first else next(chunks, b"")  # of a line cut off, none
+                first = self._first_chunk(chunks)
+                # A short first chunk may end within the first line, which the format is detected from.
+                second = b"" if len(first) >= CHUNK or b"\n" in first else next(chunks, b"")
             except Damaged as error:
-                tally.damaged.append(Unread(self.name, 1, str(error), ""))
+                tally.damaged.append(UnreadLine(self.name, 1, str(error), ""))
                 return
             if not first:
                 return
@@ -116,8 +117,8 @@ class Log:
         zone = self._reading.read_time.zone
         return Calendar(last=datetime.fromtimestamp(self.path.stat().st_mtime, zone).date())
 
-    def _first(self, chunks: Iterator[bytes]) -> bytes:
-        """The first chunk, without the mark that some programs put before UTF-8."""
+    def _first_chunk(self, chunks: Iterator[bytes]) -> bytes:
+        """The first chunk, without the byte order mark that some programs write before UTF-8."""
         first = next(chunks, b"")
         for mark, encoding in _MARKS.items():
             if first.startswith(mark):
@@ -138,7 +139,7 @@ class Log:
             tally.absent[self.name] = names.absent
 
     def _entry(self, read: ReadLine, tally: Tally, first: int, number: int, line: str) -> Entry | None:
-        """The entry of a line, `number` lines behind the first of its block; one that cannot be read is counted."""
+        """The entry of a line, `number` lines after the `first` of its block; one that cannot be read is counted."""
         if line:
             try:
                 return read(line)
@@ -148,19 +149,19 @@ class Log:
         return None
 
     def _line_reader(self, reading: Reading, kind: str, names: FieldNames) -> tuple[ReadLine, bool]:
-        """(what reads a line, whether the head of a usual one is all that is needed)"""
+        """(the reader of a line, whether a plain line needs only its head to be read)"""
         if kind == "json":
             return json_reader(names, reading.read_time, reading.headers), False
         if kind == "w3c":
             return w3c_reader(self.name, names, reading.read_time, reading.headers), False
         if set(reading.fields) - {"cost"}:
             raise ConfigError(
-                f"{self.name}: a common log has fields of its own: --field is for json, csv, tsv and w3c, but for costs"
+                f"{self.name}: a common log has fixed fields: except for costs, --field is for json, csv, tsv and w3c"
             )
         headers = _common_fields("header", reading.headers)
-        told = _common_fields("field", reading.units or reading.fields)
-        costs = CostFields(reading.units or ({PLAIN: told["cost"]} if told else {}))
-        return common_reader(reading.read_time, headers, costs), not (headers or told)
+        cost_fields = _common_fields("field", reading.units or reading.fields)
+        costs = CostFields(reading.units or ({PLAIN: cost_fields["cost"]} if cost_fields else {}))
+        return common_reader(reading.read_time, headers, costs), not (headers or cost_fields)
 
     def _rows(
         self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, first: bytes, tally: Tally
@@ -186,7 +187,7 @@ class Log:
             except StopIteration:
                 return
             except (Unreadable, UnknownTime, csv.Error) as error:
-                # An open quote takes in what follows, up to a bound: those lines are lost as well.
+                # An open quote includes the following lines, up to a bound: those lines are lost as well.
                 lost = max(1, rows.line_num - before)
                 reason, text = str(error), delimiter.join(row)
                 if isinstance(error, csv.Error):
@@ -194,49 +195,49 @@ class Log:
                 tally.add(self.name, before + 1, reason, text, lost)
 
     def _blocks(self, chunks: Iterator[bytes], tally: Tally) -> Iterator[tuple[int, str]]:
-        """Blocks of whole lines, each with the number of its first. Only a line feed ends a line."""
+        """Blocks of whole lines, each with the number of its first line. Only a line feed ends a line."""
         number = 1
         rest = b""
-        endless = False
+        is_too_long = False
         try:
             for chunk in chunks:
                 end = chunk.rfind(b"\n")
                 if end < 0:
-                    rest = b"" if endless else rest + chunk
-                    if len(rest) > _LONGEST_REST:
+                    rest = b"" if is_too_long else rest + chunk
+                    if len(rest) > _LONGEST_LINE_BYTES:
                         tally.add(self.name, number, _TOO_LONG, _text(rest[:200]))
-                        rest, endless = b"", True
+                        rest, is_too_long = b"", True
                     continue
                 start = 0
-                if endless:
-                    yield number, ""  # in place of the line that was left out
+                if is_too_long:
+                    yield number, ""  # in place of the line that was skipped
                     start = chunk.index(b"\n") + 1
                     number += 1
-                    endless = False
+                    is_too_long = False
                 if start <= end:
                     block = rest + chunk[start:end]
                     yield number, _text(block)
                     number += block.count(b"\n") + 1
                 rest = chunk[end + 1 :]
         except Damaged as error:
-            # The line that the data ends in is not whole, even if it looks so.
-            tally.damaged.append(Unread(self.name, number, str(error), ""))
+            # The last line of the data is not complete, even if it looks so.
+            tally.damaged.append(UnreadLine(self.name, number, str(error), ""))
             return
         if rest:
             yield number, _text(rest)
 
     def _chunks(self, raw: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
-        told = 0
+        reported = 0
         for chunk in chunks_of(raw, self.name):
-            at = raw.tell()
-            progress(at - told)
-            told = at
+            position = raw.tell()
+            progress(position - reported)
+            reported = position
             yield chunk
-        progress(raw.tell() - told)
+        progress(raw.tell() - reported)
 
 
 def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]:
-    """The logs of these names; `-` is standard input. It and other pipes are first copied to `folder`."""
+    """Open the logs with these names; `-` is standard input. It and other pipes are first copied to `folder`."""
     logs = []
     for place, name in enumerate(names):
         path = Path(name)
@@ -251,7 +252,7 @@ def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]
 
 
 def detect_format(sample: bytes) -> Format | None:
-    """The format of a log from its beginning; None where nothing fits."""
+    """Detect the format of a log from its beginning; None where no format fits."""
     if not (lines := _sample(sample)):
         return "common"
     if lines[0].lstrip().startswith("{"):
@@ -280,7 +281,7 @@ def _sample(first: bytes) -> list[str]:
 
 
 def _text(block: bytes) -> str:
-    """Bytes as text: what is no UTF-8 shows as such and spoils nothing else."""
+    """Decode bytes as text: invalid UTF-8 becomes replacement characters and affects nothing else."""
     text = block.decode("utf-8", "replace")
     return text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text
 
@@ -291,7 +292,7 @@ def _csv_delimiter(sample: bytes) -> str:
 
 
 def _common_fields(option: str, fields: Mapping[str, str]) -> dict[str, str]:
-    """The fields of the common format that stand for others; raises ConfigError for one it does not have."""
+    """Check that fields are those of the common format; raises ConfigError for one that it does not have."""
     for name, named_field in fields.items():
         if named_field not in FIELDS:
             raise ConfigError(f"--{option} {name}={named_field}: the common format has the fields {', '.join(FIELDS)}")

@@ -56,7 +56,7 @@ def _result(result: Result, outcome: Outcome, top: int) -> dict[str, Any]:
 
 
 def _costs(result: Result, outcome: Outcome) -> dict[str, Any]:
-    """Sums of what the log says; by unit where it names them, money as text."""
+    """Sums of the log's costs; by unit where the log has units, money as text."""
     sums = {"cost_allowed": result.cost_allowed, "cost_denied": result.cost_denied}
     if not outcome.costs:
         return {}

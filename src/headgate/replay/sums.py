@@ -18,7 +18,7 @@ RuleSums = tuple[int, int, dict[int, int], SeriesSums, dict[Parts, int], dict[Pa
 """(matched, refused, refusals by minute, series of its requests, requests by key, refusals by key) of a rule."""
 
 AllSums = tuple[int, int, tuple[int, int], SeriesSums, int | None, int | None, list[RuleSums]]
-"""(allowed, denied, (costs allowed, costs denied), the series, the first moment, the last one, the rules)."""
+"""(allowed, denied, (costs allowed, costs denied), the series, the first time, the last time, the rules)."""
 
 
 class _RuleSums:

@@ -1,9 +1,9 @@
-"""Times as logs write them, in microseconds since the Unix epoch.
+"""Parses the times of logs, to microseconds since the Unix epoch.
 
-`17/May/2015:10:05:03 +0000`, ISO 8601 and its kin with a space, seconds, milli-, micro- or nanoseconds
-since the epoch with or without a fraction, the three forms of HTTP, and what Python's `ctime` prints.
-A time without a zone is in the zone that the reader was given. So is one that lacks more: `29:23:53:25`
-is a day of a month that is not named, `23:53:25` a clock without a date.
+The forms are `17/May/2015:10:05:03 +0000`, ISO 8601 and its variants with a space, seconds, milli-, micro- or
+nanoseconds since the epoch with or without a fraction, the three forms of HTTP, and those of Python's `ctime`.
+A time without a zone is in the reader's zone. Times may also lack their month, `29:23:53:25`, or their date,
+`23:53:25`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _MOST_MINUTES = 4096
 
 _HALF_A_DAY_S = 43_200
 _EARLIER_DAYS = 3
-"""So many days before its first line a log may go back, where lines are out of order."""
+"""The number of days that a log may go back before its first line, where lines are out of order."""
 
 
 class UnknownTime(ValueError):
-    """A text that is no time in any known form."""
+    """A text that is not a time in any known form."""
 
 
 class TimeReader:
-    """Reads times, those without a zone in `zone` (UTC).
+    """Parses times; those without a zone are in `zone` (UTC).
 
-    Remembers the minutes it has met, for most lines of a log share theirs with others. `calendar` says
-    where times belong that lack their date, and is asked for each log anew.
+    The reader caches minutes, since most lines of a log share theirs with others. `calendar` gives the dates of times
+    without one; each log has its own.
     """
 
     def __init__(self, zone: tzinfo | None = None, calendar: Calendar | None = None) -> None:
-        self._own_zone = zone
+        self._given_zone = zone
         self._zone = zone or UTC
         self.naive_is_utc = zone is None
         self._minutes: dict[str, int] = {}
@@ -55,16 +55,16 @@ class TimeReader:
 
     @property
     def zone(self) -> tzinfo:
-        """The zone of times that name none."""
+        """The zone of times without one."""
         return self._zone
 
     def of_log(self, calendar: Calendar) -> TimeReader:
         """A reader of the same zone for a log whose times may lack their date."""
-        return TimeReader(self._own_zone, calendar)
+        return TimeReader(self._given_zone, calendar)
 
     def __call__(self, text: str) -> int:
         """Microseconds since the epoch; raises UnknownTime."""
-        # The two forms that nearly all logs use, when they have all their digits.
+        # The forms of nearly all logs, with all their digits.
         if len(text) == 26 and text[2] == "/" and text[17] == ":":
             head, seconds, zone = text[:17], text[18:20], text[20:]
             if seconds.isascii() and seconds.isdecimal() and seconds < "60":
@@ -78,27 +78,27 @@ class TimeReader:
             seconds = text[17:]
             if seconds.isascii() and seconds.isdecimal() and seconds < "60":
                 return self._minute(text[:16], "", text) + int(seconds) * 1_000_000
-        return self._any(text)
+        return self._parse_any(text)
 
     def _minute(self, head: str, zone: str, text: str) -> int:
-        """The minute that a text is in, whose seconds are between `head` and `zone`."""
+        """The start of the minute of a text whose seconds are between `head` and `zone`."""
         name = head + zone
         base = self._minutes.get(name)
         if base is None:
             try:
-                base = self._any(f"{head}:00{zone}")
+                base = self._parse_any(f"{head}:00{zone}")
             except UnknownTime:
-                self._any(text)  # raises the same of the time as it is written
+                self._parse_any(text)  # raises the same of the time as it is written
                 raise
             if len(self._minutes) >= _MOST_MINUTES:
                 self._minutes.clear()
             self._minutes[name] = base
         return base
 
-    def _any(self, text: str) -> int:
+    def _parse_any(self, text: str) -> int:
         text = text.strip()
         try:
-            time_us = self._numbers(text)
+            time_us = self._parse_numbers(text)
             if time_us is None:
                 time_us = _microseconds(parsedate_to_datetime(text))
         except UnknownTime as error:
@@ -109,8 +109,8 @@ class TimeReader:
             raise UnknownTime(f"{text[:40]!r} lies before 1970 or after 2112")
         return time_us
 
-    def _numbers(self, text: str) -> int | None:
-        """A time of one of the forms made of numbers; None for the others."""
+    def _parse_numbers(self, text: str) -> int | None:
+        """Parse a time of one of the numeric forms; None for the others."""
         if match := _CLF.fullmatch(text):
             day, month, year, hour, minute, second, fraction, zone = match.groups()
             numbers = (int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second))
@@ -131,21 +131,21 @@ class TimeReader:
             numbers = (date_.year, date_.month, date_.day, int(hour), int(minute), int(second))
         else:
             return None
-        return self._moment(numbers, fraction or "", zone)
+        return self._time_us(numbers, fraction or "", zone)
 
-    def _moment(self, numbers: tuple[int, int, int, int, int, int], fraction: str, zone: str | None) -> int:
+    def _time_us(self, numbers: tuple[int, int, int, int, int, int], fraction: str, zone: str | None) -> int:
         year, month, day, hour, minute, second = numbers
         # A leap second is the first of the next minute: 23:59:60 is 00:00:00.
         leap = second == 60
-        moment = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=_zone(zone) or self._zone)
-        return _microseconds(moment) + leap * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+        date_time = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=_zone(zone) or self._zone)
+        return _microseconds(date_time) + leap * 1_000_000 + int(fraction[:6].ljust(6, "0"))
 
 
 class Calendar:
-    """Where times of one log belong that lack their date: a day of some month, or a clock alone.
+    """Gives the dates of times in one log that lack them: times with only a day of the month, or only a clock time.
 
-    `first` is the log's first day as its reader was told, and `month` says that only the month was. Without it
-    the log is one that ended when its file was written, on `last`.
+    `first` is the log's first day if the user stated it, and `month` is whether only the month was stated. Without
+    `first` the log is assumed to have ended when its file was written, on `last`.
     """
 
     def __init__(self, first: date | None = None, *, month: bool = False, last: date | None = None) -> None:
@@ -154,37 +154,37 @@ class Calendar:
         self._last = last
         self._days: dict[int, date] = {}
         self._clock_s = -1
-        self._after = 0
+        self._days_after = 0
         self.guessed: date | None = None
-        """The first day, where none was given and the file's own date decided."""
+        """The first day, where none was stated and the date of the file decided."""
 
     def day(self, number: int) -> date:
-        """The day of the month with this number: the first such from the log's beginning on."""
-        found = self._days.get(number)
-        if found is None:
+        """The date of a day of the month: the first one with this number since the log's beginning."""
+        date_ = self._days.get(number)
+        if date_ is None:
             if not 1 <= number <= 31:
                 raise UnknownTime(f"has a day {number}, which no month has")
-            first = self._beginning(number)
-            found = self._days[number] = next(
+            first = self._first_day(number)
+            date_ = self._days[number] = next(
                 day
                 for day in (first - self._earlier + timedelta(days=after) for after in range(62))
                 if day.day == number
             )
-        return found
+        return date_
 
     def day_of_clock(self, clock_s: int) -> date:
-        """The day of a clock: the next one where it has gone back by more than half a day."""
-        first = self._beginning(None)
+        """The date of a clock time: the next day where the clock has gone back by more than half a day."""
+        first = self._first_day(None)
         step = clock_s - self._clock_s if self._clock_s >= 0 else 0
         if step < -_HALF_A_DAY_S:
-            self._after += 1
-        elif step > _HALF_A_DAY_S and self._after:
-            self._after -= 1
+            self._days_after += 1
+        elif step > _HALF_A_DAY_S and self._days_after:
+            self._days_after -= 1
         self._clock_s = clock_s
-        return first + timedelta(days=self._after)
+        return first + timedelta(days=self._days_after)
 
-    def _beginning(self, number: int | None) -> date:
-        """The log's first day. `number` is its day of the month, where its first time has one."""
+    def _first_day(self, number: int | None) -> date:
+        """The log's first day. `number` is its day of the month, if its first time has one."""
         if self._first is None:
             if self._last is None:
                 raise UnknownTime("has no date")
@@ -194,25 +194,25 @@ class Calendar:
 
 
 def read_date(text: str) -> tuple[date, bool]:
-    """A date, `1995-08-29`, or the first of a month, `1995-08`, and whether only the month was named."""
+    """Parse a date, `1995-08-29`, or a month, `1995-08`, as its first day; and whether it is only a month."""
     match = _DATE.fullmatch(text.strip())
     if match is None:
         raise UnknownTime(f"{text[:40]!r} is no date: write 1995-08-29, or 1995-08")
     try:
-        found = date(int(match[1]), int(match[2]), int(match[3] or 1))
+        date_ = date(int(match[1]), int(match[2]), int(match[3] or 1))
     except ValueError as error:
         raise UnknownTime(f"{text[:40]!r} is no date: {error}") from error
-    return found, match[3] is None
+    return date_, match[3] is None
 
 
 def is_clock(text: str) -> bool:
-    """Whether a text is a time of a day that it does not name."""
+    """Whether a text is a clock time without a date."""
     match = _DAY_AND_CLOCK.fullmatch(text)
     return match is not None and match[1] is None
 
 
 def _since_epoch(digits: str, fraction: str) -> int:
-    """A number of seconds, or of whatever unit its length says: 11 digits of seconds last until the year 5138."""
+    """Parse seconds, or a smaller unit by the number of digits: 11 digits of seconds last until the year 5138."""
     for most, in_us in ((11, 1_000_000), (14, 1_000), (17, 1)):
         if len(digits) <= most:
             rest = int(fraction[:9].ljust(9, "0")) * in_us // 10**9 if fraction else 0
@@ -230,24 +230,24 @@ def _zone(text: str | None) -> tzinfo | None:
     return timezone(-offset if text[0] == "-" else offset)
 
 
-def _microseconds(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return since_epoch_us(moment)
+def _microseconds(date_time: datetime) -> int:
+    if date_time.tzinfo is None:
+        date_time = date_time.replace(tzinfo=UTC)
+    return since_epoch_us(date_time)
 
 
 def iso_time(time_us: int) -> str:
-    """A moment as ISO 8601 in UTC, `2015-09-02T10:42:51.003372Z`."""
-    moment = utc_moment(time_us)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{time_us % 1_000_000:06d}Z" if time_us % 1_000_000 else "Z")
+    """A time as ISO 8601 in UTC, `2015-09-02T10:42:51.003372Z`."""
+    date_time = utc_moment(time_us)
+    return date_time.strftime("%Y-%m-%dT%H:%M:%S") + (f".{time_us % 1_000_000:06d}Z" if time_us % 1_000_000 else "Z")
 
 
 def clock_text(time_us: int, *, seconds: bool = False) -> str:
-    """A moment as people read it, in UTC: `2015-09-02 10:42`, or with its seconds."""
+    """A time for people, in UTC: `2015-09-02 10:42`, or with its seconds."""
     return iso_time(time_us)[: 19 if seconds else 16].replace("T", " ")
 
 
 def span_text(first_us: int, last_us: int) -> str:
-    """A stretch of time as people read it, with its zone: `2015-09-02 10:42:51 to 11:03:07 UTC`."""
+    """A span of time for people, with its zone: `2015-09-02 10:42:51 to 11:03:07 UTC`."""
     first, last = clock_text(first_us, seconds=True), clock_text(last_us, seconds=True)
     return f"{first} to {last[11:] if last[:10] == first[:10] else last} UTC"

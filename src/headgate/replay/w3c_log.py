@@ -1,7 +1,7 @@
 """The extended log format of the W3C, as IIS and CloudFront write it: lines under the names of a `#Fields:` line.
 
-Fields are separated by blanks or tabs, `-` stands for none, and times are in UTC unless a log is told to have another
-zone. A server that starts anew writes its `#Fields:` again, perhaps others. See https://www.w3.org/TR/WD-logfile.
+Fields are separated by blanks or tabs, `-` stands for none, and times are in UTC unless another zone is configured. A
+server that restarts writes its `#Fields:` again, perhaps with other names. See https://www.w3.org/TR/WD-logfile.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from headgate.replay.times import TimeReader
 
 _FIELDS = "#fields:"
 _FIELD = re.compile(r'"(?:[^"]|"")*"(?!\S)|\S+')
-"""A field, or one in quotes, which may hold blanks, and quotes that are doubled."""
+"""A field, or one in quotes, which may contain blanks, and quotes that are doubled."""
 
 _PATH, _QUERY = "cs-uri-stem", "cs-uri-query"
 
 
 def is_w3c(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a log are those of this format."""
+    """Whether the first lines of a log are in this format."""
     return lines[0].startswith("#") and any(line.lower().startswith(_FIELDS) for line in lines)
 
 
 def w3c_reader(
     name: str, names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]
 ) -> Callable[[str], Entry | None]:
-    """A reader of the lines of the log `name`; it gives None for a directive.
+    """A reader of the lines of the log `name`; it returns None for a directive.
 
-    It raises ConfigError where what is needed, or was told, is no field of the log.
+    It raises ConfigError where a needed or configured field is missing from the log.
     """
     columns: list[str] = []
     read_row: Callable[[Sequence[str]], Entry] | None = None
@@ -43,8 +43,8 @@ def w3c_reader(
             if line.lower().startswith(_FIELDS):
                 columns = line[len(_FIELDS) :].split()
                 by_lower = [column.lower() for column in columns]
-                joined = _QUERY in by_lower and _PATH in by_lower
-                path, query = (by_lower.index(_PATH), by_lower.index(_QUERY)) if joined else (-1, -1)
+                has_query = _QUERY in by_lower and _PATH in by_lower
+                path, query = (by_lower.index(_PATH), by_lower.index(_QUERY)) if has_query else (-1, -1)
                 try:
                     read_row = row_reader(columns, names, read_time, headers)
                 except Unreadable as error:
@@ -61,7 +61,7 @@ def w3c_reader(
 
 
 def _row(line: str, width: int) -> list[str]:
-    """The values of a line, "" for those it does not have; raises Unreadable for another number of them."""
+    """The values of a line, "" for absent ones; raises Unreadable unless there are `width` of them."""
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
     values = line.split()

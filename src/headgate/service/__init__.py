@@ -1,1 +1,1 @@
-"""The service: a policy over HTTP. It asks a gate and answers; it decides no limit itself."""
+"""The service: a policy over HTTP. A gate makes all decisions; the service turns them into responses."""

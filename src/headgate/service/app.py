@@ -24,14 +24,14 @@ log = logging.getLogger("headgate")
 
 
 class Service:
-    """Answers checks for a gate. While it is `draining`, `/readyz` sends clients to another instance."""
+    """Answers checks with a gate. While it is `draining`, `/readyz` sends clients to another instance."""
 
     def __init__(self, gate: AsyncGate, sharing: Sharing | None = None, *, scheme: str = "http") -> None:
-        """`scheme` is that of its address, for the page."""
+        """`scheme` is that of the service's address, for the page."""
         self.gate = gate
         self.events = Events()
         self.metrics = Metrics(gate.stats, sharing)
-        self.events.subscribe(self.metrics, each_decision=False)  # the front door has figures of its own decisions
+        self.events.subscribe(self.metrics, each_decision=False)  # the front door counts its own decisions
         gate.watch_store(self._on_store)
         gate.watch_settlements(self._on_settlements)
         gate.watch_waiting(self._on_waiting)
@@ -39,8 +39,8 @@ class Service:
         decider = Decider(gate, self.events)
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
         holds = Holds(decider)
-        gate.reloaded.append(self._tell_in_flight)
-        self._tell_in_flight()
+        gate.reloaded.append(self._warn_in_flight)
+        self._warn_in_flight()
         admin = Admin(gate, self.metrics, lambda: self.draining)
         self.routes = RouteTable([
             Route(POST, "/v1/check", checks.check, "check one or several requests, described in the body",
@@ -65,15 +65,15 @@ class Service:
         self.wants_body = self.routes.wants_body
 
     def answer(self, request: ServiceRequest) -> Reply:
-        """The reply to a request; it does not raise, neither when awaited."""
+        """The reply to a request. It raises nothing, not even when it is awaited."""
         try:
             reply = self.routes.reply(request)
         except Exception as error:
             return failure_response(error)
         return reply if isinstance(reply, ServiceResponse) else replied_as(reply, _awaited(reply))
 
-    def _tell_in_flight(self) -> None:
-        """Tell the log which rules cannot be asked without holding."""
+    def _warn_in_flight(self) -> None:
+        """Log which rules cannot be checked without a hold."""
         rules = [rule.name for rule in self.gate.policy.rules if rule.in_flight]
         if rules:
             log.warning(
@@ -85,8 +85,8 @@ class Service:
     def _on_store(self, error: Exception | None) -> None:
         self.events.publish(StoreRecovered() if error is None else StoreDegraded(str(error)))
 
-    def _on_settlements(self, kept: int, sent: int, lost: int) -> None:
-        self.events.publish(SettlementsKept(kept, sent, lost))
+    def _on_settlements(self, stored: int, sent: int, lost: int) -> None:
+        self.events.publish(SettlementsKept(stored, sent, lost))
 
     def _on_waiting(self, waiting: int) -> None:
         self.events.publish(RequestsWaiting(waiting))

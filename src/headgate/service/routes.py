@@ -1,4 +1,4 @@
-"""The table of what the service answers: to add an endpoint is to add a row.
+"""The table of the service's endpoints: to add an endpoint is to add a row.
 
 Which bodies are read, 404 and 405, the page's list of paths and the table in docs/service.md all come from it.
 """
@@ -13,7 +13,7 @@ from headgate.service.http.messages import Reply, ServiceRequest
 from headgate.service.http.problems import problem_response
 
 Handler = Callable[[ServiceRequest, str], Reply]
-"""Replies to a request; the text is what follows the prefix in the path, "" for a route without one."""
+"""Replies to a request. The text is the part of the path after the prefix, "" for a route without a prefix."""
 
 GET = ("GET", "HEAD")
 POST = ("POST",)
@@ -21,20 +21,20 @@ ANY: tuple[str, ...] = ()
 """Every method."""
 
 _ANY_METHOD = "*"
-_LONGEST_SHOWN = 200
+_LONGEST_SHOWN_PATH = 200
 
 
 class Route(NamedTuple):
-    """One row of the table. `path` is a path, or a prefix with what follows it in braces: `/check/{ruleset}`."""
+    """One row of the table. `path` is a path, or a prefix followed by a name in braces: `/check/{ruleset}`."""
 
     methods: tuple[str, ...]
     path: str
     handle: Handler
     summary: str
-    """What it does, for the page and the docs."""
+    """A description, for the page and the docs."""
 
     reads_body: bool = False
-    """Whether the body is read; if not, it is thrown away. A prefix has none."""
+    """Whether the body is read; if not, it is discarded. A route with a prefix reads none."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Route(NamedTuple):
 
 
 class RouteTable:
-    """All routes, compiled for looking one up."""
+    """All routes, compiled for lookups by method and path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -62,20 +62,20 @@ class RouteTable:
         return (method, unquote(path) if "%" in path else path) in self._reads_body
 
     def reply(self, request: ServiceRequest) -> Reply:
-        """The reply of the route that the request is for, or 404 or 405; raises what the route raises."""
-        path, rest = request.path, ""
+        """The reply of the route that matches the request, or 404 or 405; raises what the route raises."""
+        path, suffix = request.path, ""
         handlers = self._exact.get(path)
         if handlers is None:
-            for prefix, those in self._prefixes.items():
+            for prefix, candidates in self._prefixes.items():
                 if path.startswith(prefix):
-                    handlers, rest = those, path[len(prefix) :]
+                    handlers, suffix = candidates, path[len(prefix) :]
                     break
             else:
                 handlers = self._exact.get(unquote(path))
                 if handlers is None:
-                    return problem_response(404, f"no such path: {unquote(path)[:_LONGEST_SHOWN]}; see GET /")
+                    return problem_response(404, f"no such path: {unquote(path)[:_LONGEST_SHOWN_PATH]}; see GET /")
         handle = handlers.get(request.method) or handlers.get(_ANY_METHOD)
         if handle is None:
             allow = ", ".join(handlers)
             return problem_response(405, f"use {allow}", [(b"allow", allow.encode())])
-        return handle(request, rest)
+        return handle(request, suffix)

@@ -1,1 +1,1 @@
-"""Where states live. A store runs checks; it never decides anything else."""
+"""Stores, which keep the states of limits. A store runs checks; it decides nothing else."""

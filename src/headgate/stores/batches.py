@@ -1,4 +1,4 @@
-"""What a store has that decides checks of the front door in batches: `Store.decides_batches` says so.
+"""The interface of stores that decide checks of the front door in batches, see `Store.decides_batches`.
 
 See docs/decisions/0071-checks-in-batches.md.
 """
@@ -11,18 +11,18 @@ from typing import Any, Protocol
 from headgate.clock import Clock
 
 Failing = Callable[[Exception], tuple[int, bytes]]
-"""What tells of an error: a status, and the body of a problem."""
+"""Returns the response to an error: a status, and the body of a problem."""
 
 Done = Callable[[BaseException | None], object]
-"""Called once, with an error where something unexpected came in between."""
+"""Called once at the end, with an error where something unexpected happened."""
 
 
 class DecidesBatches(Protocol):
-    """A store that is waited for."""
+    """A store whose I/O callers wait for."""
 
     def decide_batch(self, guard: Any, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
         """Decide the checks of a native `CheckBatch` on this event loop, as limits behind this guard decide each.
 
-        `clock` replaces the store's own, `failure` gives the response to what fails. `done` is called when all is
-        decided, which may be at once.
+        `clock` replaces the store's own, `failure` returns the response to an error. `done` is called when all checks
+        are decided, which may be at once.
         """

@@ -1,6 +1,6 @@
-"""Lines of waiting callers that a store keeps for all its processes: what it offers, without a colour.
+"""The interface of waiting lines that a store keeps for all its processes, for both colours.
 
-A store that has them gives its bound limits a `line`; where there is none, each process has lines of its own.
+A store that has them gives its bound limits a `line`; without one, each process has lines of its own.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from headgate.operation import Operation
 
 
 class LinePlace(NamedTuple):
-    """Where the line of a key is in a store, by names of the store's own."""
+    """The place of a key's line in a store, by names of the store's own."""
 
     keys: tuple[bytes, ...]
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A place in a line. `call` wakes its caller; until that waits, it only notes the call.
+    """A caller's place in a line. `call` wakes the caller; while that does not wait yet, it only records the call.
 
-    `number` is its own in this process, `order` that of the line. `is_first` is whether the store said that its turn
-    has come, `turn_us` when it was planned to come, `planned` whether a plan of its process counts on that, `passed`
+    `number` identifies it in this process, `order` in the line. `is_first` is whether the store reported that its turn
+    has come, `turn_us` the predicted moment of that, `planned` whether a plan of its process counts on it, `passed`
     whether it passed then, and not sooner. `abandon` leaves the line in place of a caller whose event loop (`loop`,
-    None in a thread) was closed while it waited, which never runs again.
+    None in a thread) was closed while it waited, and which never runs again.
     """
 
     costs: tuple[int, ...]
@@ -45,7 +45,7 @@ class Ticket:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its caller never runs again; a call makes it leave."""
+        """Whether its caller never runs again; then `call` removes it from the line."""
         return self.loop is not None and self.loop.is_closed() and self.abandon is not None
 
     def call(self) -> None:
@@ -55,7 +55,7 @@ class Ticket:
         try:
             self.wake()
         except RuntimeError:  # its event loop is closed
-            abandon = self.abandon  # another thread may have it leave meanwhile
+            abandon = self.abandon  # another thread may remove it meanwhile
             if abandon is not None:
                 abandon()
 
@@ -63,7 +63,7 @@ class Ticket:
 class Joined(NamedTuple):
     """A place in line: its order number, the generation of the line, whether it is first, and the costs before it.
 
-    The costs are those that the caller did not know of; of another generation than it knew, all.
+    The costs are those that the caller did not know; where the generation has changed, all.
     """
 
     order: int
@@ -73,16 +73,16 @@ class Joined(NamedTuple):
 
 
 class Tickets(Protocol):
-    """The tickets of this process in the lines of a store; while there are any, it listens which are called."""
+    """The tickets of this process in the lines of a store; while there are any, it listens for their calls."""
 
     @property
-    def keep_us(self) -> int:
-        """How often a process asks for its first ticket in a line, so that it is known to be alive."""
+    def keepalive_us(self) -> int:
+        """How often a process checks the turn of its first ticket in a line, which shows that it is alive."""
         ...
 
     @property
-    def hears(self) -> bool:
-        """Whether this process hears now which tickets are called."""
+    def receives_calls(self) -> bool:
+        """Whether calls of tickets reach this process now."""
         ...
 
     def add(self, ticket: Ticket) -> None:
@@ -90,49 +90,49 @@ class Tickets(Protocol):
         ...
 
     def remove(self, ticket: Ticket) -> None:
-        """Call it no more."""
+        """Stop waking a ticket."""
         ...
 
 
 class StoreLine(Protocol):
-    """The lines of the keys of some limits; each method gives what came, on an event loop an awaitable."""
+    """The lines of the keys of some limits; each method returns the result, on an event loop an awaitable of it."""
 
     @property
     def turns(self) -> Tickets: ...
 
     def place(self, keys: tuple[Key, ...]) -> LinePlace:
-        """Where the line of a key is, which all limits have."""
+        """The place of the line of a key, which all limits have."""
         ...
 
     @property
-    def ask(self) -> Callable[[LinePlace, Operation, Hold | None], Any] | None:
+    def decide_if_no_line(self) -> Callable[[LinePlace, Operation, Hold | None], Any] | None:
         """Decide an operation, or hold what it charges; None, and nothing is charged, where callers wait in line.
 
-        None where a look at the line costs no call of its own: then there is `is_waited_for`.
+        The property itself is None where a separate check of the line costs nothing: then there is `is_waited_for`.
         """
         ...
 
     @property
     def is_waited_for(self) -> Callable[[LinePlace], Any] | None:
-        """Whether callers are in line; None where `ask` looks."""
+        """Whether callers are in line; the property itself is None where `decide_if_no_line` checks that."""
         ...
 
     def join(self, place: LinePlace, ticket: Ticket, since: int, generation: bytes) -> Any:
-        """Stand last in line; `Joined`, or None where it is full.
+        """Join the line at its end; return `Joined`, or None where it is full.
 
-        `since` and `generation` tell which tickets the caller knows of already.
+        `since` and `generation` state which tickets the caller knows already.
         """
         ...
 
     def turn(self, place: LinePlace, ticket: Ticket) -> Any:
         """Whether a ticket is first in line; None for one that is not in line any more.
 
-        A first one is called where places were freed and the message of that was lost.
+        The first ticket is called where places were freed and the message about that was lost.
         """
         ...
 
     def leave(self, place: LinePlace, ticket: Ticket, *, as_planned: bool) -> Any:
-        """Step out of the line; the first one is called.
+        """Leave the line; the first ticket is called.
 
         Plans are made anew unless the ticket left as planned, or no plan counts on it: it is the last, and not planned.
         """

@@ -59,28 +59,28 @@ class MemoryStore(Store):
         if on_full not in ON_FULL:
             raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {on_full!r}")
         entries = max_keys * _LOG_ENTRIES_PER_KEY if max_log_entries is None else max_log_entries
-        self.max_log_entries = _bound("max_log_entries", entries, most=MOST_KEYS * _LOG_ENTRIES_PER_KEY)
+        self.max_log_entries = _bound("max_log_entries", entries, maximum=MOST_KEYS * _LOG_ENTRIES_PER_KEY)
         self._table = self._new_table()
 
     @property
     def native_table(self) -> Any:
-        """The table of the native core that has all its states; None on the Python core.
+        """The native table with all its states; None on the Python core.
 
-        None for a store of another class, too, which binds in its own way.
+        None for a subclass, too, that overrides `bind`.
         """
         return self._table if self.core == "native" and type(self).bind is MemoryStore.bind else None
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked."""
+        """Bind limits to this store."""
         definitions = tuple(limits)
         if self.core == "native":
-            own = None if clock is None or isinstance(clock, SystemClock) else clock
-            bound: BoundLimits = _native().BoundLimits(self._table, definitions, own)
+            other_clock = None if clock is None or isinstance(clock, SystemClock) else clock
+            bound: BoundLimits = _native().BoundLimits(self._table, definitions, other_clock)
             return bound
         return PythonHoldingLimits(self._table, definitions, clock)
 
     def stats(self) -> StoreStats:
-        """What the store counts about itself."""
+        """The counters of the store."""
         return StoreStats(max_keys=self.max_keys, max_holds=self.max_holds, **self._table.stats())
 
     def clear(self) -> None:
@@ -121,10 +121,10 @@ def _core(choice: str | None) -> str:
     return choice
 
 
-def _bound(name: str, value: object, *, most: int = MOST_KEYS) -> int:
+def _bound(name: str, value: object, *, maximum: int = MOST_KEYS) -> int:
     number = whole_number(value)
     if number is None:
         raise ConfigError(f"{name} is a whole number, not {value!r}")
-    if not 1 <= number <= most:
-        raise ConfigError(f"{name} is in [1, {most}], not {brief_number(number)}")
+    if not 1 <= number <= maximum:
+        raise ConfigError(f"{name} is in [1, {maximum}], not {brief_number(number)}")
     return number

@@ -1,9 +1,9 @@
-"""What every store offers, and what callers may rely on: a new store is written against this file alone.
+"""The interface of all stores, and its guarantees: a new store is written against this file alone.
 
 A store keeps one state for each limit on each key and runs checks on them. `BoundLimits.decide` is atomic over all
-checks of an operation: it admits all and charges all, or charges none. Everything that comes later is built on that
-one call: a middleware is one `decide` with several groups, a reservation is a `decide` whose charge is corrected when
-the truth is known, a lease is a `decide` for many units at once.
+checks of an operation: it admits all and charges all, or charges none. Everything else is built on that one call: a
+middleware is one `decide` with several groups, a reservation is a `decide` whose charge is corrected when the real
+cost is known, a lease is a `decide` for many units at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from headgate.stores.holding import AsyncHoldingLimits, HoldingLimits
 log = logging.getLogger("headgate")
 
 Failure = Literal["never", "as a whole", "in parts"]
-"""Of a store: it always answers; it answers or does not; or one part of it may fail while all others answer."""
+"""How a store fails: never; as a whole; or one part of it may fail while all others answer."""
 
 _COLD = "the store does not answer at the start: %s"
 
 
 class StoreStats(NamedTuple):
-    """What a store counts about itself.
+    """The counters of a store.
 
     `expired` are states dropped because they had become the same as none. `evicted`, `refused_full` and `passed_full`
     count new keys that met a full store: what was evicted for them, how many were refused, how many passed uncounted.
@@ -38,7 +38,7 @@ class StoreStats(NamedTuple):
     `holds` are the remembered holds: natively, a hold of several limits counts once for each shard of the store
     that its keys fall in.
 
-    Of settlements that could not reach a guarded store, `kept` are to be sent to it, `sent_later` were sent, and `lost`
+    Of settlements that could not reach a guarded store, `kept` are still to be sent, `sent_later` were sent, and `lost`
     were given up.
     """
 
@@ -86,23 +86,23 @@ class BoundLimits(HoldingLimits, Protocol):
     """Limits bound to a store and a clock.
 
     The limits are checked with one key and one cost for each of their groups; `hit`, `peek` and
-    `hit_many` use the same key and cost for all. All raise ArgumentError for what is no key or cost,
-    before anything is charged. A caller may give `hit` and `peek` a mapping from the unit that the limits
-    count: those that do not have `headgate.costs.single_cost` read it refuse it as no cost.
+    `hit_many` use the same key and cost for all. All raise ArgumentError for an invalid key or cost,
+    before anything is charged. A caller may pass `hit` and `peek` a mapping from the unit that the limits
+    count: `headgate.costs.single_cost` reads it; an implementation without that refuses it as an invalid cost.
     """
 
     def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Decision:
-        """Decide and charge; with an id, a name within the key, once however often that is repeated."""
+        """Decide and charge; with an id, a name within the key, only once, however often the call is repeated."""
         ...
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        """Decide and change nothing; the numbers are those that this cost would leave."""
+        """Decide and change nothing; the numbers are those after this cost would be charged."""
         ...
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide and charge one request after another, all at the same instant.
 
-        A StoreError ends it: requests that were decided before it stay charged.
+        A StoreError ends the call: requests that were decided before it stay charged.
         """
         ...
 
@@ -113,32 +113,32 @@ class BoundLimits(HoldingLimits, Protocol):
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         """Give back what a decision charged up to `ago_us` microseconds ago, as far as it still counts.
 
-        The inverse of that charge, never more. `ago_us` is measured from before the decision was asked for. A
-        StoreError may leave some as they were.
+        The inverse of that charge, never more. `ago_us` is measured from before the call that decided. After a
+        StoreError some limits may be unchanged.
         """
         ...
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        """Forget what was used, and all holds of these keys; whether anything was used.
+        """Forget the usage and all holds of these keys; return whether there was any usage.
 
-        Limit by limit: a StoreError may leave some as they were.
+        Limit by limit: after a StoreError some may be unchanged.
         """
         ...
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
-        """Each limit's stored state as its transition writes it, None where there is none."""
+        """Return each limit's stored state as its transition writes it, None where there is none."""
         ...
 
 
 class AsyncBoundLimits(AsyncHoldingLimits, Protocol):
-    """`BoundLimits` for asyncio: the same methods, awaited. What it promises is the same."""
+    """`BoundLimits` for asyncio: the same methods with the same guarantees, awaited."""
 
     def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]: ...
     def peek(self, key: Key, cost: int = 1) -> Awaitable[Decision]: ...
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Awaitable[Decisions]: ...
     def decide(self, operation: Operation, /) -> Awaitable[Decision]: ...
     def decide_many(self, operations: Sequence[Operation], /) -> Awaitable[list[Decision | Exception]]:
-        """`decide` for each of them, by itself and in their order, errors in their places; asked for together."""
+        """`decide` for each operation on its own, in order, in one call; errors take the places of decisions."""
         ...
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]: ...
@@ -147,42 +147,42 @@ class AsyncBoundLimits(AsyncHoldingLimits, Protocol):
 
 
 class Store(ABC):
-    """A place where states live. A new kind of store inherits from this class alone.
+    """Keeps the states of limits. A new kind of store inherits from this class alone.
 
-    It says what it can do by overriding what is told here; a store that never waits and is one piece overrides `bind`,
-    `stats` and `clear` alone. What has a colour is never called in the other one: without `blocking` all may be called
-    anywhere.
+    It overrides the attributes and methods here that differ for it; a store that never waits and has no parts overrides
+    `bind`, `stats` and `clear` alone. Methods of one colour are never called in the other: without `blocking` all may
+    be called anywhere.
     """
 
     blocking: bool = False
-    """Whether a call may wait for I/O: then the methods of asyncio are called on an event loop."""
+    """Whether a call may wait for I/O: then an event loop calls the methods of asyncio."""
 
     clock: Clock = SYSTEM_CLOCK
     """The store's own clock."""
 
     failure: Failure = "as a whole"
-    """How it fails, which says what is to stand before it, see `headgate.stores.guard.choice`."""
+    """How it fails, which selects its guard, see `headgate.stores.guard.choice`."""
 
     in_process: bool = False
-    """Whether its states are in the memory of this process, where no other one sees them."""
+    """Whether its states are in the memory of this process, where no other process sees them."""
 
     is_cluster: bool = False
     """Whether keys of different identities lie on different servers."""
 
     decides_batches: bool = False
-    """Whether it decides what the front door asks of a store that is waited for, see `headgate.stores.batches`."""
+    """Whether it decides checks of the front door in batches, see `headgate.stores.batches`."""
 
     shown: str = "another place"
-    """Where its states are, for people; no password is in it."""
+    """Where its states are, as text for people, without a password."""
 
     @property
     def native_table(self) -> Any:
-        """The table of the native core that has all its states; None where there is none."""
+        """The native table with all its states; None where there is none."""
         return None
 
     @property
     def breaker(self) -> Breaker | None:
-        """Of a store that fails in parts: tells the log that one fails, and asks in the background until all answer."""
+        """Of a store that fails in parts: logs that one fails, and probes in the background until all answer."""
         return None
 
     @property
@@ -192,27 +192,27 @@ class Store(ABC):
 
     @abstractmethod
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked. `clock` replaces the store's own clock."""
+        """Bind limits to this store. `clock` replaces the store's own clock."""
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits | AsyncBoundLimits:
         """`bind` for an event loop: limits that do not block it.
 
-        Raises ConfigError for a store that can only be waited for in a thread.
+        Raises ConfigError for a store whose I/O only threads can wait for.
         """
         if self.blocking:
             raise ConfigError(f"{self!r} waits for I/O in threads alone: use Limiter or Gate")
         return self.bind(limits, clock=clock)
 
     def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:  # noqa: B027  # most have nothing to do here
-        """Raise ConfigError for more limits of one policy than it can know; most know any number."""
+        """Raise ConfigError for more limits of one policy than it has room for; most stores take any number."""
 
     @abstractmethod
     def stats(self) -> StoreStats:
-        """What the store counts about itself."""
+        """The counters of the store."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget everything. Part by part: a StoreError may leave some."""
+        """Forget everything, part by part: after a StoreError some may be left."""
 
     def ping(self) -> None:  # noqa: B027  # most have nothing to do here
         """Return if the store answers; raise StoreError if it does not."""
@@ -222,7 +222,7 @@ class Store(ABC):
         self.ping()
 
     def probe(self) -> None:
-        """Raise StoreError if the store would not decide: during an outage, this tells when it is over."""
+        """Raise StoreError if the store would not decide: during an outage, this detects its end."""
         self.ping()
 
     async def probe_async(self) -> None:
@@ -230,7 +230,7 @@ class Store(ABC):
         await self.ping_async()
 
     def warm_up(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Do ahead of the first request what that would wait for: connect, load scripts. May raise StoreError."""
+        """Prepare for the first request: connect, load scripts. May raise StoreError."""
 
     async def warm_up_async(self) -> None:
         """`warm_up` for an event loop."""
@@ -238,7 +238,7 @@ class Store(ABC):
             self.warm_up()
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here
-        """Let go of connections and mappings; the states stay where they can."""
+        """Release connections and mappings; the states stay where they can."""
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
@@ -246,7 +246,7 @@ class Store(ABC):
 
 
 def warm_up(store: Store) -> None:
-    """Warm a store up; one that fails is told in the log, and what was chosen for outages decides."""
+    """Warm a store up; an error is logged, and the choice for outages decides."""
     try:
         store.warm_up()
     except StoreError as error:
@@ -264,36 +264,36 @@ async def warm_up_async(store: Store) -> None:
 def read_receipt(limits: Sequence[NamedLimit], receipt: Receipt, ago_us: object) -> tuple[list[str], list[int], int]:
     """(texts of the keys, units of each limit, time since) of a charge that is to be given back.
 
-    Raises ArgumentError for what is none of these, ValueError where there are more or fewer than asked for.
+    Raises ArgumentError for invalid values, ValueError for a wrong number of them.
     """
     keys, costs, _, charged = receipt
     groups = max((limit.group + 1 for limit in limits), default=0)
     if len(keys) != groups or len(costs) != groups:
         raise ValueError(f"these limits take {groups} keys and costs")
-    texts, each, ago_us = [encode_key(key) for key in keys], [check_cost(cost) for cost in costs], check_ago(ago_us)
+    texts, units, ago_us = [encode_key(key) for key in keys], [check_cost(cost) for cost in costs], check_ago(ago_us)
     if charged is None:
         charged = (True,) * len(limits)
     if len(charged) != len(limits):
         raise ValueError(f"these are {len(limits)} limits, not {len(charged)}")
-    return texts, [each[limit.group] if own else 0 for limit, own in zip(limits, charged, strict=True)], ago_us
+    return texts, [units[limit.group] if used else 0 for limit, used in zip(limits, charged, strict=True)], ago_us
 
 
 def checked_pairs(keys: Iterable[Key], costs: int | Iterable[int] | None) -> tuple[list[Key], list[int]]:
-    """Keys and a cost for each of them; raises ArgumentError for what is none, before anything is asked."""
-    every = list(keys)
-    each = paired_costs(len(every), costs)
-    for key in every:
+    """Keys and a cost for each of them; raises ArgumentError for invalid ones, before anything is decided."""
+    all_keys = list(keys)
+    all_costs = paired_costs(len(all_keys), costs)
+    for key in all_keys:
         encode_key(key)
-    return every, each
+    return all_keys, all_costs
 
 
-def paired_costs(texts: int, costs: object) -> list[int]:
-    """A cost for each of so many keys, from one for all or one for each."""
+def paired_costs(keys: int, costs: object) -> list[int]:
+    """A cost for each of `keys` keys, from one for all or one for each."""
     if costs is None:
-        return [1] * texts
+        return [1] * keys
     if not isinstance(costs, Iterable):
-        return [check_cost(costs)] * texts
-    each = [check_cost(cost) for cost in costs]
-    if len(each) != texts:
-        raise ArgumentError(f"{texts} keys need as many costs, not {len(each)}")
-    return each
+        return [check_cost(costs)] * keys
+    all_costs = [check_cost(cost) for cost in costs]
+    if len(all_costs) != keys:
+        raise ArgumentError(f"{keys} keys need as many costs, not {len(all_costs)}")
+    return all_costs

@@ -1,4 +1,4 @@
-"""Limits bound to a Python table that holds, and a clock."""
+"""Limits bound to a Python table with holds, and to a clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headgate.holding import (
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.limits import never_ends
 from headgate.operation import Operation
-from headgate.stores.python_holding import Asked, HoldingTable
+from headgate.stores.python_holding import HoldingTable, HoldRequest
 from headgate.stores.python_table import PythonBoundLimits, PythonDecisions
 
 
@@ -41,12 +41,12 @@ class PythonHoldingLimits(PythonBoundLimits):
         self._remember_us = remembered_us(limits, 0)
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        self._check_is_held()
+        self._check_rates_only()
         return super().hit_many(keys, costs)
 
     def decide(self, operation: Operation, /) -> Decision:
         if operation.commit:
-            self._check_is_held()
+            self._check_rates_only()
         return super().decide(operation)
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
@@ -56,27 +56,27 @@ class PythonHoldingLimits(PythonBoundLimits):
         if not operation.commit:
             raise ValueError("what is held is charged: the operation has to commit")
         if hold.at_once:
-            self._check_is_held()
+            self._check_rates_only()
         texts = tuple([encode_key(key) for key in keys])
         checked = tuple([check_cost(cost) for cost in costs])
         lease_us = 0 if hold.at_once else check_lease(hold.lease_us)
         remember_us = max(self._remember_us, check_remember(hold.remember_us))
         if hold.name is None:
             digest = new_digest()
-            own = write_id(digest, 0)
+            id_text = write_id(digest, 0)
         else:
-            own = whole_id(texts[0] if texts else "", hold.name, 0)
-            digest, _ = read_id(own)
+            id_text = whole_id(texts[0] if texts else "", hold.name, 0)
+            digest, _ = read_id(id_text)
         moment = check_now(self._now_us() if now_us is None else now_us)
         decision, repeated = self._holding.reserve(
             self._limits,
             self._names(texts),
             checked,
-            Asked(digest, lease_us, remember_us, hold.at_once),
+            HoldRequest(digest, lease_us, remember_us, hold.at_once),
             moment,
             operation.max_delay_us,
         )
-        return Reserved(decision, own, repeated)
+        return Reserved(decision, id_text, repeated)
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
         digest, _ = read_id(whole_id)
@@ -93,6 +93,6 @@ class PythonHoldingLimits(PythonBoundLimits):
     def _moment_us(self, now_us: int | None) -> int:
         return check_now(self._now_us() if now_us is None else now_us)
 
-    def _check_is_held(self) -> None:
+    def _check_rates_only(self) -> None:
         if self._in_flight is not None:
             raise never_ends(self._in_flight.limit)

@@ -1,4 +1,4 @@
-"""What a Python table remembers of holds: bounded, found by their ids, forgotten in time. It decides nothing."""
+"""The records of holds in a Python table: bounded, found by id, and dropped in time. They decide nothing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headgate.algorithms.transition import Part
 from headgate.decision import NamedLimit, Reading
 from headgate.stores.python_table import StateKey
 
-_TIDY = 2
-"""Holds that may be forgotten for each new one, so that those whose time is over do not pile up."""
+_EXPIRED_PER_HOLD = 2
+"""Expired holds that may be dropped for each new one, so that they do not accumulate."""
 
-_TIDY_EVERY = 64
-"""So many new holds pass until it is looked again whether much is said of forgotten ones."""
+_CLEANUP_EVERY = 64
+"""After this many new holds, references to dropped ones are cleaned up if there are many."""
 
 
 @dataclass(slots=True)
 class KeyHolds:
-    """What is kept of one limit on one key while holds of it are remembered.
+    """The data of one limit on one key while holds of it are remembered.
 
-    `refunds` are the scaled units that were ever given back; `numbers` of the holds that are remembered.
+    `refunds` are the scaled units that were given back so far, `numbers` those of the remembered holds.
     """
 
     refunds: int = 0
@@ -34,9 +34,9 @@ class KeyHolds:
 
 @dataclass(slots=True)
 class HeldLimit:
-    """What a hold knows of one of its limits: its lease on places, and its parts.
+    """One limit of a hold: its lease on places in flight, and its parts.
 
-    There are none where it was not charged, and once it is settled.
+    It has no parts where it was not charged, and after the settlement.
     """
 
     definition: NamedLimit
@@ -52,10 +52,10 @@ class HeldLimit:
 
 @dataclass(slots=True)
 class HoldRecord:
-    """One hold. `costs` are those of each group as it was made, `held` those with what was added.
+    """One hold. `costs` are those of each group at first, `held` those with additional units.
 
-    `actuals` are what it was settled with, None while it is open. The lease ends at `until_us`; it is forgotten
-    `remember_us` after the later of that and its settling.
+    `actuals` are the settled amounts, None while it is open. The lease ends at `until_us`; the hold is dropped
+    `remember_us` after the later of that and its settlement.
     """
 
     number: int
@@ -64,7 +64,7 @@ class HoldRecord:
     held: tuple[int, ...]
     limits: list[HeldLimit]
     readings: tuple[Reading, ...]
-    """What was answered first."""
+    """The readings of the first answer."""
 
     degraded: str
     at_once: bool
@@ -73,14 +73,14 @@ class HoldRecord:
     forget_us: int
     actuals: tuple[int, ...] | None = None
     weight: int = 1
-    """How many parts it has: each counts towards the bound."""
+    """The number of its parts: each counts towards the bound."""
 
 
 class HoldRecords:
-    """All holds of a table: at most `most` parts of them."""
+    """All holds of a table, with at most `max_parts` parts."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_parts: int) -> None:
+        self._max_parts = max_parts
         self._by_digest: dict[bytes, HoldRecord] = {}
         self._by_number: dict[int, HoldRecord] = {}
         self._keys: dict[StateKey, KeyHolds] = {}
@@ -104,28 +104,28 @@ class HoldRecords:
         return record
 
     def key(self, name: StateKey) -> KeyHolds | None:
-        """What is kept of one limit on one key; None where no hold of it is remembered."""
+        """The data of one limit on one key; None where no hold of it is remembered."""
         return self._keys.get(name)
 
     def key_or_new(self, name: StateKey) -> KeyHolds:
-        """`key`, for a hold that will be added."""
+        """`key`, created for a hold that will be added."""
         key = self._keys.get(name)
         if key is None:
             key = self._keys[name] = KeyHolds()
         return key
 
     def make_room(self, now_us: int, *, forget_settled: bool) -> int | None:
-        """Make room for one more part: None, or how long until there may be some, in microseconds."""
+        """Make room for one more part; return None, or the microseconds until there may be room."""
         if self._by_end and self._by_end[0][0] <= now_us:
-            for _ in range(_TIDY):
-                self._drop_over(now_us)
-        while self._weight >= self._most and self._drop_over(now_us):
+            for _ in range(_EXPIRED_PER_HOLD):
+                self._drop_expired(now_us)
+        while self._weight >= self._max_parts and self._drop_expired(now_us):
             pass
-        while self._weight >= self._most and forget_settled and self._settled:
+        while self._weight >= self._max_parts and forget_settled and self._settled:
             record = self._by_number.get(self._settled.popleft())
             if record is not None:
                 self._forget(record)
-        if self._weight < self._most:
+        if self._weight < self._max_parts:
             return None
         return max(1, self._soonest_us() - now_us)
 
@@ -136,8 +136,8 @@ class HoldRecords:
         for limit in record.limits:
             limit.key.numbers.add(record.number)
         self._weight += record.weight
-        if not record.number % _TIDY_EVERY:
-            self._tidy()
+        if not record.number % _CLEANUP_EVERY:
+            self._clean_up()
         if record.actuals is not None:
             self._settled.append(record.number)
 
@@ -147,11 +147,11 @@ class HoldRecords:
         self._weight += 1
 
     def note_settled(self, record: HoldRecord) -> None:
-        """From here on a full store may forget it."""
+        """Record that a hold is settled: from now on a full store may drop it."""
         self._settled.append(record.number)
 
     def forget_keys(self, names: Iterable[StateKey], now_us: int) -> bool:
-        """Forget all holds of these; whether any of their places was in use."""
+        """Drop all holds of these limits and keys; return whether any of their places was in use."""
         keys = [(name, key) for name in names if (key := self._keys.get(name)) is not None]
         in_use = any(key.leases.used(now_us) > 0 for _, key in keys)
         for name, key in keys:
@@ -169,7 +169,7 @@ class HoldRecords:
         self._weight = 0
 
     def _soonest_us(self) -> int:
-        """When the first hold is forgotten, of which there is one."""
+        """The moment at which the first hold is dropped; there is one."""
         while True:
             end_us, number = self._by_end[0]
             record = self._by_number.get(number)
@@ -180,8 +180,8 @@ class HoldRecords:
             else:
                 return end_us
 
-    def _drop_over(self, now_us: int) -> bool:
-        """Forget the one whose time was over first, if there is such a one; whether anything was looked at."""
+    def _drop_expired(self, now_us: int) -> bool:
+        """Drop the hold that expired first, if one did; return whether an entry was examined."""
         if not self._by_end or self._by_end[0][0] > now_us:
             return False
         _, number = heappop(self._by_end)
@@ -192,13 +192,13 @@ class HoldRecords:
             heappush(self._by_end, (record.forget_us, number))  # it was extended or settled since
         return True
 
-    def _tidy(self) -> None:
-        """Drop what is said of holds that are forgotten, before it is as much as what is said of others."""
-        most = 2 * len(self._by_number) + _TIDY_EVERY
-        if len(self._by_end) > most:
+    def _clean_up(self) -> None:
+        """Drop references to dropped holds, before there are as many as references to others."""
+        threshold = 2 * len(self._by_number) + _CLEANUP_EVERY
+        if len(self._by_end) > threshold:
             self._by_end = [(record.forget_us, record.number) for record in self._by_number.values()]
             heapify(self._by_end)
-        if len(self._settled) > most:
+        if len(self._settled) > threshold:
             self._settled = deque(number for number in self._settled if number in self._by_number)
 
     def _forget(self, record: HoldRecord) -> None:

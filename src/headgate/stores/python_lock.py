@@ -1,4 +1,4 @@
-"""The lock of a table in Python, which a thread cannot wait for that has it."""
+"""The lock of a table in Python, which refuses the thread that has it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headgate.errors import StoreUnavailable
 
 
 class TableLock:
-    """A lock whose owner is refused in the midst of a decision, where it would wait for itself for ever.
+    """A lock that refuses its owner in the middle of a decision, instead of a wait for itself without end.
 
-    That is the handler of a signal that interrupts a decision, and decides itself: if it were let in, what it charges
-    would be lost when the decision goes on. What the native core decides is not interrupted.
+    That owner is the handler of a signal that interrupts a decision, and decides itself: if it were let in, its charge
+    would be lost when the decision goes on. Decisions of the native core are not interrupted.
 
-    `with lock.free:` has the interpreter's own lock: what a handler raises cannot end that between having the lock and
-    knowing it, as it could end an `__enter__` or `__exit__` written in Python.
+    `with lock.free:` acquires the interpreter's own lock: an error that a handler raises cannot end that between
+    acquiring the lock and recording it, as it could end an `__enter__` or `__exit__` written in Python.
     """
 
     __slots__ = ("_lock",)
@@ -25,7 +25,7 @@ class TableLock:
 
     @property
     def free(self) -> Any:
-        """The lock to take; raises StoreUnavailable in the thread that has it."""
+        """The lock to acquire; raises StoreUnavailable in the thread that has it."""
         if self._lock._is_owned():
             raise StoreUnavailable(
                 "a decision was interrupted by a signal whose handler asks the same store: decide outside of handlers, "

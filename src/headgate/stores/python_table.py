@@ -1,7 +1,6 @@
-"""The table in Python: for where the native core is not at hand. Same rules, same answers, slower.
+"""The table in Python, for systems without the native core. The rules and answers are the same; it is slower.
 
-What differs is only what no decision shows: keys are kept as text, and which 32
-states a full table looks at.
+Only what no decision shows differs: keys are stored as text, and a full table examines other states.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from headgate.stores.protocol import BoundLimits, paired_costs, read_receipt
 from headgate.stores.python_lock import TableLock
 from headgate.units import CompiledLimit
 
-_SWEEP = 32
-"""States that a full table looks at for one new key."""
+_MAX_SWEPT = 32
+"""The states that a full table examines for one new key."""
 
-_TIDY = 2
-"""States that every new key looks at, so that what has expired does not pile up."""
+_SWEPT_PER_KEY = 2
+"""The states that are examined for every new key, so that expired ones do not accumulate."""
 
 _BYTES_PER_STATE = 400
-"""About what one entry takes in CPython, its key text and state included."""
+"""Roughly the size of one entry in CPython, with its key text and state."""
 
 StateKey = tuple[str, str]
-"""What a state is found by: the scope of its limit and the text of its key."""
+"""Identifies a state: the scope of its limit and the text of its key."""
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Full:
-    """There is no room for a check; until some state that was looked at has expired."""
+    """There is no room for a check, at least until one of the examined states expires."""
 
     soonest_us: int
 
@@ -70,7 +69,7 @@ class PythonTable:
         register_for_forks(self)
 
     def after_fork(self) -> None:
-        """Begin with a new lock in a child process, which goes on with its parent's states."""
+        """Begin with a new lock in a child process, which continues with its parent's states."""
         self._lock = TableLock()
 
     def stats(self) -> dict[str, int]:
@@ -109,12 +108,12 @@ class PythonTable:
         max_delay_us: int | None,
         until_us: int | None = None,
     ) -> tuple[Outcome, str]:
-        """(what is decided, what decided in place of the limits) of `apply`; places are asked for until `until_us`."""
+        """(outcome, degraded) of `apply`; places in flight are requested until `until_us`."""
         if commit:
             for limit, name in zip(limits, names, strict=True):
                 self._adopt(name, limit.limit.compiled, now_us)
         steps = [
-            Step(limit.limit.compiled, self._asked(name, limit.limit.compiled, now_us, until_us), cost, limit.shadow)
+            Step(limit.limit.compiled, self._state_of(name, limit.limit.compiled, now_us, until_us), cost, limit.shadow)
             for limit, name, cost in zip(limits, names, costs, strict=True)
         ]
         outcome = decide(steps, now_us, commit=commit, max_delay_us=max_delay_us)
@@ -123,7 +122,7 @@ class PythonTable:
             outcome, degraded = self._make_room(steps, names, outcome, now_us)
             for name, step, state in zip(names, steps, outcome.states, strict=True):
                 if state is not None and not ALGORITHMS[step.limit.algorithm].in_flight:
-                    self._keep(name, step.limit, state)
+                    self._store(name, step.limit, state)
         elif commit:
             self._mark_refused(names, outcome.readings)
         return outcome, degraded
@@ -148,7 +147,7 @@ class PythonTable:
                     self._log_entries += entry.log_entries
 
     def reset(self, names: Iterable[StateKey], now_us: int) -> bool:
-        """Forget these states; whether one was anything but the same as none."""
+        """Forget these states; return whether any of them was different from no state."""
         with self._lock.free:
             live = False
             for name in names:
@@ -162,12 +161,12 @@ class PythonTable:
         with self._lock.free:
             return self._stored(name, limit, now_us)
 
-    def _asked(self, name: StateKey, limit: CompiledLimit, now_us: int, until_us: int | None) -> Any:
-        """What is decided on: the state that is stored."""
+    def _state_of(self, name: StateKey, limit: CompiledLimit, now_us: int, until_us: int | None) -> Any:
+        """The state that a decision is based on: the stored one."""
         return self._stored(name, limit, now_us)
 
     def _note_refund(self, name: StateKey, limit: CompiledLimit, before: State, after: State | None) -> None:
-        """Something of a state was given back."""
+        """Called after part of a state was given back."""
 
     def _stored(self, name: StateKey, limit: CompiledLimit, now_us: int) -> State | None:
         entry = self._entries.get(name)
@@ -178,9 +177,9 @@ class PythonTable:
         return convert(limit, entry.state, now_us, entry.limit)
 
     def _adopt(self, name: StateKey, limit: CompiledLimit, now_us: int) -> None:
-        """Bring what another version of this limit wrote into the numbers of this one, for good.
+        """Convert a state that another version of this limit wrote into the numbers of this one, permanently.
 
-        A wait that is told from here on is counted in them. What a clock once far ahead wrote comes to the present.
+        Later waits are computed in these. A state from a clock that was once far ahead is moved to the present.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -198,9 +197,9 @@ class PythonTable:
             entry.limit, entry.state = limit, to_present(limit, state, now_us) or state
             self._log_entries += entry.log_entries
         else:
-            self._drop(name)  # nothing of it counts any more, for good too
+            self._drop(name)  # nothing of it counts any more, also permanently
 
-    def _keep(self, name: StateKey, limit: CompiledLimit, state: State) -> None:
+    def _store(self, name: StateKey, limit: CompiledLimit, state: State) -> None:
         entry = self._entries.get(name)
         if entry is None:
             entry = self._entries[name] = _Entry(limit, state)
@@ -221,7 +220,7 @@ class PythonTable:
     def _make_room(
         self, steps: Sequence[Step], names: Sequence[StateKey], outcome: Outcome, now_us: int
     ) -> tuple[Outcome, str]:
-        """Find room for the new states of an admitted decision, or let the written choice decide."""
+        """Find room for the new states of an admitted decision, or let `on_full` decide."""
         states = list(outcome.states)
         degraded = ""
         new = 0
@@ -241,7 +240,7 @@ class PythonTable:
         return outcome._replace(states=tuple(states)), degraded
 
     def _refusal(self, steps: Sequence[Step], index: int, full: _Full, now_us: int) -> Outcome:
-        """The decision as it is when the store has no room for one check: nothing is charged."""
+        """The decision where the store has no room for one check: nothing is charged."""
         untouched = decide([step._replace(cost=0) for step in steps], now_us, commit=False)
         waits = decide(steps, now_us, commit=False)
         readings = [
@@ -251,23 +250,25 @@ class PythonTable:
         readings[index] = readings[index]._replace(allowed=False, retry_after_us=max(1, full.soonest_us))
         return Outcome(False, tuple(readings), (None,) * len(steps))
 
-    def _reserve(self, step: Step, name: StateKey, ours: Sequence[StateKey], new: int, now_us: int) -> _Full | None:
-        """Make sure that one more state, or one more log entry, has room; None if it has."""
+    def _reserve(
+        self, step: Step, name: StateKey, own_names: Sequence[StateKey], new: int, now_us: int
+    ) -> _Full | None:
+        """Make room for one more state, or one more log entry; return None if there is room."""
         if name not in self._entries:
-            self._sweep(_TIDY, now_us, ours)
+            self._sweep(_SWEPT_PER_KEY, now_us, own_names)
             if len(self._entries) + new >= self._max_keys:
-                full = self._free_one(now_us, ours)
+                full = self._free_one(now_us, own_names)
                 if full is not None:
                     return full
         if ALGORITHMS[step.limit.algorithm].is_log and self._log_entries >= self._max_log_entries:
-            soonest_us, _ = self._sweep(_SWEEP, now_us, ours)
+            soonest_us, _ = self._sweep(_MAX_SWEPT, now_us, own_names)
             if self._log_entries >= self._max_log_entries:
                 return _Full(soonest_us)
         return None
 
-    def _free_one(self, now_us: int, ours: Sequence[StateKey]) -> _Full | None:
+    def _free_one(self, now_us: int, own_names: Sequence[StateKey]) -> _Full | None:
         before = len(self._entries)
-        soonest_us, victim = self._sweep(_SWEEP, now_us, ours)
+        soonest_us, victim = self._sweep(_MAX_SWEPT, now_us, own_names)
         if len(self._entries) < before:
             return None
         if victim is None or self._on_full != "forget":
@@ -276,14 +277,14 @@ class PythonTable:
         self._counts["evicted"] += 1
         return None
 
-    def _sweep(self, most: int, now_us: int, ours: Sequence[StateKey]) -> tuple[int, StateKey | None]:
-        """Look at up to `most` states, going on where the last sweep ended, and drop what has expired.
+    def _sweep(self, max_states: int, now_us: int, own_names: Sequence[StateKey]) -> tuple[int, StateKey | None]:
+        """Examine up to `max_states` states, from where the last sweep ended, and drop expired ones.
 
-        Returns how soon one of the others will have, and the one that resets soonest among those not blocked.
+        Returns how soon the first of the others expires, and the one that resets soonest among those not blocked.
         """
         soonest_us = 0
         victim: tuple[int, StateKey] | None = None
-        for _ in range(min(most, len(self._entries))):
+        for _ in range(min(max_states, len(self._entries))):
             name, entry = next(iter(self._entries.items()))
             remaining, reset_after_us = measure_us(entry.limit, entry.state, now_us)
             if reset_after_us == 0:
@@ -292,20 +293,20 @@ class PythonTable:
                 continue
             self._entries.move_to_end(name)
             soonest_us = min(soonest_us or reset_after_us, reset_after_us)
-            blocked = entry.refused or remaining <= 0 or name in ours
+            blocked = entry.refused or remaining <= 0 or name in own_names
             if not blocked and (victim is None or reset_after_us < victim[0]):
                 victim = (reset_after_us, name)
         return max(1, soonest_us), victim[1] if victim else None
 
 
 def decision_of(limits: Sequence[NamedLimit], costs: Sequence[int], outcome: Outcome, degraded: str) -> Decision:
-    """What is answered where this was decided."""
+    """The decision with this outcome."""
     binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
     return Decision(tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded)
 
 
 class PythonDecisions(list[Decision]):
-    """The answers for many requests at once, in the order of the keys."""
+    """The decisions for many requests at once, in the order of the keys."""
 
     @property
     def allowed(self) -> list[bool]:
@@ -326,21 +327,21 @@ class PythonBoundLimits(BoundLimits):
         self._now_us: Callable[[], int] = (clock or SYSTEM_CLOCK).now_us
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
-        own = cost if type(cost) is int else single_cost(self._limits, cost)
-        operation = Operation((key,) * self._groups, (own,) * self._groups)
+        units = cost if type(cost) is int else single_cost(self._limits, cost)
+        operation = Operation((key,) * self._groups, (units,) * self._groups)
         return self.decide(operation) if id is None else self.reserve(operation, Hold(id, 0, at_once=True)).decision
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
-        own = cost if type(cost) is int else single_cost(self._limits, cost)
-        return self.decide(Operation((key,) * self._groups, (own,) * self._groups, commit=False))
+        units = cost if type(cost) is int else single_cost(self._limits, cost)
+        return self.decide(Operation((key,) * self._groups, (units,) * self._groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         texts = [encode_key(key) for key in keys]
-        each = paired_costs(len(texts), costs)
+        all_costs = paired_costs(len(texts), costs)
         now_us = check_now(self._now_us())
         return PythonDecisions(
             self._apply((text,) * self._groups, (cost,) * self._groups, now_us)
-            for text, cost in zip(texts, each, strict=True)
+            for text, cost in zip(texts, all_costs, strict=True)
         )
 
     def decide(self, operation: Operation, /) -> Decision:
@@ -353,10 +354,10 @@ class PythonBoundLimits(BoundLimits):
         return self._apply(texts, checked, moment, commit=operation.commit, max_delay_us=operation.max_delay_us)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
-        texts, each, ago_us = read_receipt(self._limits, receipt, ago_us)
+        texts, units, ago_us = read_receipt(self._limits, receipt, ago_us)
         now_us = check_now(self._now_us())
-        if not receipt.degraded:  # else nothing was charged here, or not all
-            self._table.give_back(self._limits, self._names(texts), each, now_us, ago_us)
+        if not receipt.degraded:  # else nothing, or not everything, was charged here
+            self._table.give_back(self._limits, self._names(texts), units, now_us, ago_us)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         return self._table.reset(self._names([encode_key(key) for key in keys]), check_now(self._now_us()))

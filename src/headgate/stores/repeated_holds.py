@@ -1,6 +1,6 @@
-"""A hold of a Python table that is asked for again under its id: whether it is the same, and what was answered first.
+"""Repeated requests for a hold of a Python table: whether they are for the same hold, and its first answer.
 
-Its limits may be in another order, as where a policy was written anew: they are the same.
+The limits may be in another order, as after a rewrite of the policy: they are the same.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ def check_same(
     *,
     at_once: bool,
 ) -> None:
-    """Raise ConflictingId where a hold was asked for with the id of another one."""
+    """Raise ConflictingId where a request for a hold has the id of another one."""
     if record.at_once != at_once:
         kinds = ("a hold", "a hit")
         raise ConflictingId(f"this id is that of {kinds[record.at_once]}, and is now given to {kinds[at_once]}")
     if record.costs != costs:
-        raise ConflictingId(f"this id was given with cost {shown(record.costs)}, and is now given with {shown(costs)}")
+        raise ConflictingId(
+            f"this id was given with cost {_costs_text(record.costs)}, and is now given with {_costs_text(costs)}"
+        )
     if {limit.name for limit in record.limits} != set(names):
         scopes = {limit.definition.scope for limit in record.limits}
         other = "limits" if scopes != {limit.scope for limit in limits} else "keys"
@@ -34,10 +36,10 @@ def check_same(
 
 
 def readings_again(record: HoldRecord, names: Sequence[StateKey]) -> tuple[Reading, ...]:
-    """What was answered first of these limits, all of the hold's, in their order."""
-    told = {limit.name: reading for limit, reading in zip(record.limits, record.readings, strict=True)}
-    return tuple([told[name] for name in names])
+    """The readings of the first answer, in the order of these limits, which are all of the hold's."""
+    readings = {limit.name: reading for limit, reading in zip(record.limits, record.readings, strict=True)}
+    return tuple([readings[name] for name in names])
 
 
-def shown(costs: tuple[int, ...]) -> str:
+def _costs_text(costs: tuple[int, ...]) -> str:
     return str(costs[0] if len(costs) == 1 else costs)

@@ -22,20 +22,20 @@ from headgate.stores.url_parts import check_options, masked, scheme_of, split_ur
 
 
 def open_store(url: str) -> Store:
-    """The store of a URL; raises ConfigError that says what is wrong and never shows a password."""
+    """Open the store of a URL; raises ConfigError, which states what is wrong and never shows a password."""
     read_options, build = _kind_of(url)
     return build(**read_options(url))
 
 
-def store_of(given: object) -> Store:
-    """A store as callers name it, by its URL or as it is; raises ConfigError for anything else."""
-    if isinstance(given, str):
-        return open_store(given)
-    if not isinstance(given, Store):
-        kind = type(given)
+def store_of(store: object) -> Store:
+    """The store that a caller passed, as a store or as its URL; raises ConfigError for anything else."""
+    if isinstance(store, str):
+        return open_store(store)
+    if not isinstance(store, Store):
+        kind = type(store)
         hint = ": give a client of redis-py to RedisStore" if kind.__module__.partition(".")[0] == "redis" else ""
         raise ConfigError(f'a store is a URL such as "memory://" or a store, not a {kind.__name__}{hint}')
-    return given
+    return store
 
 
 def check_store_url(url: str) -> None:
@@ -45,13 +45,13 @@ def check_store_url(url: str) -> None:
 
 
 def store_schemes() -> tuple[str, ...]:
-    """The kinds of stores that can be opened here."""
-    here = [kind for kind in _KINDS if kind != "shared" or can_share()]
-    return (*here, *(_REDIS if find_spec("redis") else ()))
+    """The schemes of the stores that this process can open."""
+    built_in = [kind for kind in _KINDS if kind != "shared" or can_share()]
+    return (*built_in, *(_REDIS if find_spec("redis") else ()))
 
 
 def existing_zone(path_or_url: str) -> SharedStore:
-    """The store of a zone that is there already, named by its path or by the URL of a shared store."""
+    """The store of an existing zone, named by its path or by the URL of a shared store."""
     if "://" not in path_or_url:
         return SharedStore.existing(path_or_url)
     if scheme_of(path_or_url) != "shared://":
@@ -71,7 +71,7 @@ def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., S
 
 
 def _kind_shown(url: str) -> str:
-    """What stands where a kind of store is meant, with the near one; nothing that may be a password."""
+    """The text in place of a scheme, with a similar scheme as a hint, without anything that may be a password."""
     scheme = url.partition(":")[0].lower()
     near = get_close_matches(scheme, (*_KINDS, *_REDIS), n=1, cutoff=0.6)
     hint = f': did you mean "{near[0]}://"?' if near and not url.lower().startswith(f"{near[0]}://") else ""
@@ -112,17 +112,17 @@ def _shared_options(url: str) -> dict[str, Any]:
 
 
 def _redis_options(url: str) -> dict[str, Any]:
-    """How a Redis is guarded, and its own URL: without what the guard is told."""
+    """The options of a Redis store's guard, and the URL of its server without them."""
     parts = split_url(url)
-    own = [(name, value) for name, value in parts.options if name not in GUARD_OPTIONS]
+    server_options = [(name, value) for name, value in parts.options if name not in GUARD_OPTIONS]
     body, mark, _ = url.partition("?")
-    server = body + (mark + urlencode(own, quote_via=quote) if own else "")
+    server = body + (mark + urlencode(server_options, quote_via=quote) if server_options else "")
     form = scheme_of(server)
     read_url(server)
-    given = [option for option in parts.options if option[0] in GUARD_OPTIONS]
-    check_options(given, GUARD_OPTIONS, "the store")
+    guard_options = [option for option in parts.options if option[0] in GUARD_OPTIONS]
+    check_options(guard_options, GUARD_OPTIONS, "the store")
     guard: dict[str, Any] = {}
-    for name, value in given:
+    for name, value in guard_options:
         if name == "on_error":
             if value not in ON_STORE_ERROR:
                 raise ConfigError(f"{form}: on_error is one of {', '.join(ON_STORE_ERROR)}, not {value[:40]!r}")
@@ -140,7 +140,7 @@ def _redis_options(url: str) -> dict[str, Any]:
 
 
 def redis_store() -> Any:
-    """The class of Redis stores; raises MissingExtraError where what it needs is not installed."""
+    """The class of Redis stores; raises MissingExtraError where its libraries are not installed."""
     try:
         from headgate.stores.redis.store import RedisStore
     except ImportError as error:

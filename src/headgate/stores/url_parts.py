@@ -1,7 +1,7 @@
-"""A store's URL, taken apart so that no message about it can show a secret.
+"""Splits a store's URL in such a way that no message about it can show a secret.
 
-A password may stand anywhere in a URL that is written wrongly, so a message about the form of one shows its
-scheme alone. Nothing here raises an error of the standard library, whose text would show the rest.
+A malformed URL may have a password anywhere, so a message about the form of one shows its scheme alone. Nothing here
+raises an error of the standard library, whose text would show the rest.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _PLAIN = re.compile(
     r"([a-z][a-z0-9+.-]{0,20}://)[^@/?#]*@([a-z0-9.-]{1,60}(?::[0-9]{1,5})?(?:/[a-z0-9_.-]{0,30})?)", re.ASCII
 )
 _NAME = re.compile(r"[a-z][a-z_]{0,30}", re.ASCII)
-_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-_LINES = ("ssl_ca_data",)
-"""Options that have several lines."""
+_MULTILINE = ("ssl_ca_data",)
+"""Options whose values may have several lines."""
 
 
 class StoreUrl(NamedTuple):
-    """The parts of a URL, percent-encoded as they were but for the options."""
+    """The parts of a URL, still percent-encoded except for the options."""
 
     scheme: str
     credentials: str
-    """What stands before the @; a secret."""
+    """The part before the @; a secret."""
 
     host: str
     path: str
-    """With the / that it begins with, or nothing."""
+    """With its leading /, or empty."""
 
     options: list[tuple[str, str]]
 
 
 def split_url(url: str) -> StoreUrl:
-    """The parts of a URL with "://" in it; raises ConfigError where it has another form."""
+    """Split a URL with "://" in it; raises ConfigError for any other form."""
     scheme, _, rest = url.partition("://")
     shown = scheme_of(url) or "the store's URL"
-    if (odd := _NO_TEXT.search(url)) is not None:
-        raise ConfigError(f"{shown}: character {odd.start() + 1} is a control character or no text")
+    if (control := _CONTROL.search(url)) is not None:
+        raise ConfigError(f"{shown}: character {control.start() + 1} is a control character or no text")
     body, _, query = rest.partition("?")
     if "#" in rest:
         raise ConfigError(f'{shown}: a "#" in a store\'s URL is written %23')
@@ -57,28 +57,28 @@ def split_url(url: str) -> StoreUrl:
 
 
 def scheme_of(url: str) -> str:
-    """The scheme with "://" for a message; nothing where there is none, or it may be something else."""
+    """The scheme with "://" for a message; empty where the URL has none, or something else may stand there."""
     scheme, mark, _ = url.partition("://")
     return scheme.lower() + mark if mark and _SCHEME.fullmatch(scheme.lower()) else ""
 
 
 def masked(url: str) -> str:
-    """A URL of the plainest form without its user and password, of any other form its scheme; perhaps nothing."""
+    """A URL of the simplest form without its user and password, of any other form its scheme, which may be empty."""
     match = _PLAIN.fullmatch(url)
     return scheme_of(url) if match is None else f"{match[1]}***@{match[2]}"
 
 
 def check_options(options: Sequence[tuple[str, str]], known: Collection[str], whose: str) -> None:
-    """Raise ConfigError for an option that is not known, or is given twice."""
+    """Raise ConfigError for an unknown or repeated option; `whose` is the subject of the message."""
     names = [name for name, _ in options]
     for number, name in enumerate(names, 1):
         if name not in known:
-            # What is nothing like a name may be a part of a password.
-            told = f'not "{name}"' if _NAME.fullmatch(name) else f'and option {number} after "?" is none of them'
+            # Text that does not look like a name may be a part of a password.
+            mismatch = f'not "{name}"' if _NAME.fullmatch(name) else f'and option {number} after "?" is none of them'
             near = get_close_matches(name.lower(), known, n=1, cutoff=0.6)
             hint = f': did you mean "{near[0]}"?' if near else ""
             *most, last = known
-            raise ConfigError(f"{whose} has the options {', '.join(most)} and {last}, {told}{hint}")
+            raise ConfigError(f"{whose} has the options {', '.join(most)} and {last}, {mismatch}{hint}")
         if names.count(name) > 1:
             raise ConfigError(f'the store option "{name}" is given twice')
 
@@ -90,7 +90,7 @@ def _options(query: str, shown: str) -> list[tuple[str, str]]:
         if not name or not mark:
             raise ConfigError(f'cannot read the options of {shown}: option {number} after "?" is not name=value')
         name, value = unquote_plus(name), unquote_plus(value)
-        if _NO_TEXT.search(name + (value.replace("\r", "").replace("\n", "") if name in _LINES else value)):
+        if _CONTROL.search(name + (value.replace("\r", "").replace("\n", "") if name in _MULTILINE else value)):
             raise ConfigError(f'{shown}: option {number} after "?" has a control character in it')
         options.append((name, value))
     return options

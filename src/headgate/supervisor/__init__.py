@@ -1,1 +1,1 @@
-"""Several processes on one port: forked, watched, replaced; what they share beside a store."""
+"""Several processes on one port: they are forked, watched and replaced, and share a store."""

@@ -1,4 +1,4 @@
-"""What was last in force in any worker, for one that starts later."""
+"""The configuration that was last in force in any worker, for workers that start later."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _MEMORY = "/dev/shm"
 
 
 class LastGood:
-    """The text of what was last in force in any worker: one for all processes that are forked later.
+    """The text that was last in force in any worker, shared by all processes that are forked later.
 
-    It is a file without a name, so it goes with the last process, and no other process reads the secrets of a policy;
-    and it is kept in memory, where there is a way to, so that the keys of providers reach no disk.
+    It is in a file without a name, which disappears with the last process, and no other process reads the secrets of a
+    policy. The file is in memory where the system allows it, so that the keys of providers reach no disk.
     """
 
     def __init__(self, text: bytes) -> None:
-        self._file = _file_without_a_name()
+        self._file = _unnamed_file()
         self.keep(text)
 
     def keep(self, text: bytes) -> None:
-        """Remember a text; without room for it, the one before is lost."""
+        """Store a text; without space for it, the previous one is lost."""
         with suppress(OSError), self._locked(fcntl.LOCK_EX) as file:
             os.ftruncate(file, 0)
             os.pwrite(file, hashlib.sha256(text).digest() + text, 0)
@@ -42,14 +42,14 @@ class LastGood:
     @contextmanager
     def _locked(self, kind: int) -> Iterator[int]:
         file = self._file.fileno()
-        fcntl.lockf(file, kind)  # locks of this kind are a process's own, though the file is one for all
+        fcntl.lockf(file, kind)  # locks of this kind belong to a process, though all share the file
         try:
             yield file
         finally:
             fcntl.lockf(file, fcntl.LOCK_UN)
 
 
-def _file_without_a_name() -> IO[bytes]:
+def _unnamed_file() -> IO[bytes]:
     """A file in memory where the system has one, otherwise a temporary one; only this user may open either."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # a kernel or a C library without it, or a sandbox that forbids it

@@ -13,9 +13,9 @@ from headgate.errors import ConfigError
 BACKLOG = 2048
 
 _CLOSED_WITHIN_S = 0.05
-"""How long an event loop may take to close a listening socket, once it is told to."""
+"""How long an event loop may take to close a listening socket."""
 
-_WOULD_BE_RIGHT = {
+_HINTS = {
     errno.EADDRINUSE: "another program listens there: choose another --port, or 0 for a free one",
     errno.EADDRNOTAVAIL: "this host has no such address: choose another --host",
     errno.EACCES: "this user may not listen there: choose a --port from 1024 on",
@@ -23,33 +23,33 @@ _WOULD_BE_RIGHT = {
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on a port that no other process has; port 0 takes a free one.
+    """A listening socket on a port that no other process uses; port 0 chooses a free one.
 
-    Raises ConfigError that says what is wrong with the address.
+    Raises ConfigError with the reason for an address that cannot be used.
     """
     return _listener(host, port, shared=False)
 
 
 def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
-    """So many listening sockets on one port, over which the system spreads the connections; raises as `listen`.
+    """`count` listening sockets on one port, over which the system distributes the connections; raises as `listen`.
 
-    Sockets that share a port would share it with any other service of this user: so it is first taken alone.
+    Sockets that share a port would share it with any other service of this user, so it is first bound exclusively.
     """
-    with listen(host, port) as alone:
-        host, port = _bound_to(alone)
+    with listen(host, port) as exclusive:
+        host, port = _bound_address(exclusive)
     return [_listener(host, port, shared=True) for _ in range(count)]
 
 
 async def stop_listening(server: asyncio.AbstractServer, listener: socket.socket) -> list[socket.socket]:
-    """Close the port of an event loop's server; gives the connections that were made and wait to be accepted.
+    """Close the port of an event loop's server; return the connections that were established and wait to be accepted.
 
-    The system resets what waits when the last descriptor of the port is closed, and an event loop closes its own some
-    time after it is told to. So another one keeps the port until then, and nothing stands between the last look at what
-    waits and its end.
+    The system resets waiting connections when the last descriptor of the port is closed, and an event loop closes its
+    own with a delay. So a second descriptor keeps the port open until then, and is closed right after the last waiting
+    connection was accepted.
     """
     try:
         port = listener.dup()
-    except OSError:  # the process may open no more: what waits is reset
+    except OSError:  # the process may open no more: waiting connections are reset
         server.close()
         return []
     server.close()
@@ -63,12 +63,12 @@ async def stop_listening(server: asyncio.AbstractServer, listener: socket.socket
 
 
 def address_of(listener: socket.socket, scheme: str = "http") -> str:
-    """Where a listening socket is reached, as a URL."""
-    host, port = _bound_to(listener)
+    """The URL of a listening socket."""
+    host, port = _bound_address(listener)
     return f"{scheme}://{_host_text(host)}:{port}"
 
 
-def _bound_to(listener: socket.socket) -> tuple[str, int]:
+def _bound_address(listener: socket.socket) -> tuple[str, int]:
     """The host and port of a listening socket; an IPv6 address of one interface with its name, as fe80::1%eth0."""
     host, port, *more = listener.getsockname()
     interface = more[1] if more else 0
@@ -76,15 +76,15 @@ def _bound_to(listener: socket.socket) -> tuple[str, int]:
 
 
 def _host_text(host: str) -> str:
-    """A host as it stands before a port: an IPv6 address is in brackets, unless it was written so."""
+    """A host in the form for a URL: an IPv6 address gets brackets, unless it has them."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _reason(error: OSError | OverflowError) -> str:
-    """Why a port cannot be had, and what would be right."""
+    """Why a port cannot be used, and what would be right."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
-    if hint := _WOULD_BE_RIGHT.get(error.errno):
+    if hint := _HINTS.get(error.errno):
         return f"{os.strerror(error.errno)}; {hint}"
     return error.strerror or str(error)
 

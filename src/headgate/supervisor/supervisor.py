@@ -1,9 +1,9 @@
 """Keeps a number of worker processes running: it forks them, replaces those that die or hang, and passes on signals.
 
-The supervisor has no threads and no event loop, so that it may fork at any time. It sleeps until a
-signal comes, a worker says that it answers, or one is due to be started. It never answers requests, but
-holds the workers' listening sockets: connections that wait for a worker that died are its successor's.
-A worker whose heartbeat stands still hangs.
+The supervisor has no threads and no event loop, so that it may fork at any time. It sleeps until a signal
+arrives, a worker reports that it is ready, or one is due to be started. It never answers requests, but
+holds the workers' listening sockets: connections that wait for a dead worker go to its successor.
+A worker whose heartbeat stops hangs.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
 from headgate.observe.worker_files import WorkerCounts
 from headgate.supervisor.link import SharedCounts, SupervisorLink
-from headgate.supervisor.reloading import keep_reloads
+from headgate.supervisor.reloading import defer_reloads
 from headgate.supervisor.worker import FIRST_DELAY_US, Worker, how_ended
 
 log = logging.getLogger("headgate")
 
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _ENDED_WELL = (0, -signal.SIGTERM, -signal.SIGINT)
-_LOOKS = 5
-"""A worker hangs whose heartbeat has not gone on between so many looks in a row.
+_MISSED_BEATS = 5
+"""A worker hangs if so many checks in a row found no new heartbeat.
 
-Looks, not seconds: where the supervisor did not run either, because the machine was busy or asleep, none is missed.
+Checks are counted, not seconds: while the supervisor did not run either, on a busy or sleeping machine, none is missed.
 """
 
 _TIMES_LONGER_TO_START = 6
 _KILL_AFTER_US = US_PER_SECOND
-"""How long a worker that hangs may take to end by itself."""
+"""How long a hanging worker may take to end by itself."""
 
 
 class Supervisor:
-    """Runs `work` in as many processes as there are listeners, numbered from 1, until told to stop.
+    """Runs `work` in as many processes as there are listeners, numbered from 1, until a signal stops them.
 
-    `all_answer` is called once, when all do. Workers that are told to stop and have not within `stop_within_s`
-    seconds are killed; so are those that hang for `hang_s` seconds, which are then replaced (0: never).
+    `all_answer` is called once, when all workers answer. Workers that do not stop within `stop_within_s` seconds are
+    killed. Those that hang for `hang_s` seconds are killed, too, and then replaced (0: never).
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Supervisor:
         self._work = work
         self._drain_s = drain_s
         self._stop_within_s = stop_within_s
-        self._look_every_us = int(hang_s * US_PER_SECOND) // _LOOKS
-        self._look_at_us = SYSTEM_CLOCK.now_us() + self._look_every_us
+        self._check_every_us = int(hang_s * US_PER_SECOND) // _MISSED_BEATS
+        self._next_check_us = SYSTEM_CLOCK.now_us() + self._check_every_us
         self._all_answer = all_answer
         self._announced = False
         self._stopped_by: signal.Signals | None = None
-        """The signal by which the workers were told to stop."""
+        """The signal that was sent to the workers to stop them."""
 
         self._kill_at_us: int | None = None
-        """When workers that were told to stop are killed; None before they are told."""
+        """When workers that do not stop are killed; None before they are stopped."""
 
         self._all_well = True
         self._restarts = 0
@@ -78,28 +78,28 @@ class Supervisor:
         self._signals, self._signalled = socket.socketpair()
 
     def counts(self) -> WorkerCounts:
-        """How many workers answer and how often one was started again; in every process the same."""
+        """How many workers answer and how often one was restarted; the same in every process."""
         return self._counts.read()
 
     def run(self) -> bool:
-        """Run the workers until told to stop and all have ended; whether all ended well."""
+        """Run the workers until a signal stops them and all have ended; return whether all ended well."""
         for end in (self._signals, self._signalled):
             end.setblocking(False)
         os.set_blocking(self._ready_reader, False)
         signal.set_wakeup_fd(self._signalled.fileno())
         for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)  # the wakeup descriptor tells which
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one may have come while this process started
+            signal.signal(number, lambda *_: None)  # the wakeup descriptor reports which one
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one may have arrived while this process started
         gc.collect()
-        gc.freeze()  # what is there now stays shared: the collector of a worker does not write into it
+        gc.freeze()  # keeps present objects shared: a worker's collector does not write to them
         while True:
             self._reap()
             if self._kill_at_us is None:
                 self._start_due()
-                self._look_at_workers()
+                self._check_workers()
             elif not any(worker.pid for worker in self._workers):
                 return self._all_well
-            self._show_counts()
+            self._write_counts()
             self._sleep()
 
     def _sleep(self) -> None:
@@ -116,39 +116,39 @@ class Supervisor:
             self._kill()
 
     def _sleep_s(self) -> float | None:
-        """How long nothing is due, None for as long as nothing happens."""
-        moments = [worker.due_us for worker in self._workers if worker.due_us is not None]
-        moments += [worker.kill_at_us for worker in self._workers if worker.kill_at_us is not None]
-        if self._look_every_us:
-            moments.append(self._look_at_us)
+        """The seconds until something is due; None where nothing is."""
+        due_times = [worker.due_us for worker in self._workers if worker.due_us is not None]
+        due_times += [worker.kill_at_us for worker in self._workers if worker.kill_at_us is not None]
+        if self._check_every_us:
+            due_times.append(self._next_check_us)
         if self._kill_at_us is not None:
-            moments = [self._kill_at_us]
-        if not moments:
+            due_times = [self._kill_at_us]
+        if not due_times:
             return None
-        return max(0, min(moments) - SYSTEM_CLOCK.now_us()) / US_PER_SECOND
+        return max(0, min(due_times) - SYSTEM_CLOCK.now_us()) / US_PER_SECOND
 
-    def _look_at_workers(self) -> None:
-        """Take note of workers whose heartbeat stands still, and end those that hang."""
+    def _check_workers(self) -> None:
+        """Count missed heartbeats, and end workers that hang."""
         now_us = SYSTEM_CLOCK.now_us()
         for worker in self._workers:
             if worker.pid and worker.kill_at_us is not None and worker.kill_at_us <= now_us:
                 worker.kill_at_us = None
                 os.kill(worker.pid, signal.SIGKILL)
-        if not self._look_every_us or now_us < self._look_at_us:
+        if not self._check_every_us or now_us < self._next_check_us:
             return
-        self._look_at_us = now_us + self._look_every_us
+        self._next_check_us = now_us + self._check_every_us
         for worker in self._workers:
             beats = self._counts.beats(worker.number)
-            worker.missed = worker.missed + 1 if beats == worker.beats else 0
+            worker.missed_beats = worker.missed_beats + 1 if beats == worker.beats else 0
             worker.beats = beats
-            allowed = _LOOKS if worker.answers else _LOOKS * _TIMES_LONGER_TO_START
-            if worker.pid and worker.missed == allowed:
-                self._replace(worker, allowed * self._look_every_us)
+            allowed = _MISSED_BEATS if worker.answers else _MISSED_BEATS * _TIMES_LONGER_TO_START
+            if worker.pid and worker.missed_beats == allowed:
+                self._replace(worker, allowed * self._check_every_us)
 
-    def _replace(self, worker: Worker, stood_us: int) -> None:
+    def _replace(self, worker: Worker, silent_us: int) -> None:
         log.error(
             "worker %d (pid %d) has not moved for %g s: it is replaced",
-            worker.number, worker.pid, stood_us / US_PER_SECOND,
+            worker.number, worker.pid, silent_us / US_PER_SECOND,
         )  # fmt: skip
         worker.answers = False
         worker.kill_at_us = SYSTEM_CLOCK.now_us() + _KILL_AFTER_US
@@ -172,14 +172,14 @@ class Supervisor:
             self._stop(number)
 
     def _stop(self, number: int) -> None:
-        """Tell the workers to end: by SIGTERM in their time, then by SIGINT without a drain, then by SIGKILL.
+        """Stop the workers: by SIGTERM with a drain, then by SIGINT without one, then by SIGKILL.
 
-        A worker may get the first two any number of times: a terminal or an init system signals all processes.
+        A worker may get the first two several times: a terminal or an init system signals all processes.
         """
         if number == signal.SIGINT and self._stopped_by == signal.SIGINT:
             self._kill()
             return
-        for worker in self._workers:  # from now on the port is open for as long as the workers hold it
+        for worker in self._workers:  # from now on the port is open as long as the workers hold it
             worker.listener.close()
         self._stopped_by = signal.SIGTERM if number == signal.SIGTERM and self._stopped_by is None else signal.SIGINT
         drain_s = self._drain_s if self._stopped_by == signal.SIGTERM else 0.0
@@ -196,15 +196,15 @@ class Supervisor:
         self._kill_at_us = SYSTEM_CLOCK.now_us() + int(self._stop_within_s * US_PER_SECOND)
 
     def _reap(self) -> None:
-        """Take note of all workers that have ended."""
+        """Handle all workers that have ended."""
         for worker in self._workers:
             if not worker.pid:
                 continue
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
-                self._ended(worker, os.waitstatus_to_exitcode(status))
+                self._on_end(worker, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, worker: Worker, code: int) -> None:
+    def _on_end(self, worker: Worker, code: int) -> None:
         name = f"worker {worker.number} (pid {worker.pid}) {how_ended(code)}"
         worker.pid = 0
         worker.answers = False
@@ -230,7 +230,7 @@ class Supervisor:
                 log.info("worker %d started again as pid %d", worker.number, worker.pid)
 
     def _start(self, worker: Worker) -> bool:
-        """Fork a worker; whether the system let it."""
+        """Fork a worker; return whether the system allowed it."""
         worker.started_us = SYSTEM_CLOCK.now_us()
         try:
             worker.pid = self._fork(worker)
@@ -240,7 +240,7 @@ class Supervisor:
             log.error("worker %d cannot be started: %s; again in %g s", worker.number, error, delay_us / US_PER_SECOND)
             return False
         worker.due_us = None
-        worker.missed = 0
+        worker.missed_beats = 0
         if worker.is_to_reload:
             os.kill(worker.pid, signal.SIGHUP)
         self._restarts += worker.deaths > 0
@@ -252,16 +252,16 @@ class Supervisor:
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(worker)
+                self._run_worker(worker)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
 
-    def _become(self, worker: Worker) -> NoReturn:
-        """Be a worker, and never return into what the parent was doing."""
+    def _run_worker(self, worker: Worker) -> NoReturn:
+        """Run a worker in the child process, and exit; never return to the parent's code."""
         code = 1
         try:
-            self._leave_parent(worker)
+            self._release_parent(worker)
             self._work(SupervisorLink(worker.number, worker.listener, self._lifeline, self._ready_writer, self._counts))
             code = 0
         except (HeadgateError, OSError) as error:
@@ -271,12 +271,12 @@ class Supervisor:
         finally:
             os._exit(code)
 
-    def _leave_parent(self, worker: Worker) -> None:
-        """Let go of what is the parent's alone: its signals, its ends of the pipes, the others' sockets."""
+    def _release_parent(self, worker: Worker) -> None:
+        """Release what only the parent uses: its signal handlers, its ends of the pipes, the other workers' sockets."""
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        keep_reloads()  # until there is a policy to reload
+        defer_reloads()  # until there is a policy to reload
         os.close(self._life)
         os.close(self._ready_reader)
         self._signals.close()
@@ -285,13 +285,13 @@ class Supervisor:
             if other is not worker:
                 other.listener.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_SIGNALS) - {signal.SIGHUP})
-        log.addFilter(lambda record: _named(record, f"worker {worker.number}"))
+        log.addFilter(lambda record: _prefix_message(record, f"worker {worker.number}"))
 
-    def _show_counts(self) -> None:
+    def _write_counts(self) -> None:
         answering = sum(worker.answers for worker in self._workers)
         self._counts.write(WorkerCounts(answering, self._restarts))
 
 
-def _named(record: logging.LogRecord, name: str) -> bool:
+def _prefix_message(record: logging.LogRecord, name: str) -> bool:
     record.msg = f"{name}: {record.msg}"
     return True

@@ -1,4 +1,4 @@
-"""What the supervisor knows of one worker: its process, whether it answers, when it is started again."""
+"""The supervisor's record of one worker: its process, whether it answers, when it is restarted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 
 _STEADY_US = 10 * US_PER_SECOND
-"""A worker that lived this long did not die of what its predecessor died of."""
+"""A worker that lived this long did not die of the same cause as its predecessor."""
 
 FIRST_DELAY_US = 200_000
 _LONGEST_DELAY_US = 5 * US_PER_SECOND
@@ -27,23 +27,23 @@ class Worker:
     answers: bool = False
     started_us: int = 0
     due_us: int | None = 0
-    """When it is to be started; None while it runs."""
+    """The time at which it is to be started; None while it runs."""
 
     deaths: int = 0
-    """How often in a row it died young."""
+    """The number of early deaths in a row."""
 
     beats: int = 0
-    missed: int = 0
-    """How often in a row its heartbeat was not seen to go on."""
+    missed_beats: int = 0
+    """The number of checks in a row that found no new heartbeat."""
 
     is_to_reload: bool = False
-    """Whether a SIGHUP came that no process of it has answered since."""
+    """Whether a SIGHUP arrived that no process of it has handled yet."""
 
     kill_at_us: int | None = None
-    """When it is killed, as it hangs."""
+    """The time at which it is killed because it hangs; None where it does not."""
 
     def count_death(self) -> int:
-        """How long to wait before it is started again, in microseconds: 0, then ever longer while it dies young."""
+        """Microseconds to wait before it is restarted: 0, then ever longer while it dies early."""
         lived_us = SYSTEM_CLOCK.now_us() - self.started_us
         self.deaths = 1 if lived_us >= _STEADY_US else self.deaths + 1
         if self.deaths == 1:

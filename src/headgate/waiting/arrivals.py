@@ -1,6 +1,6 @@
 """The lines of requests that several limits may hold up, in the order in which the requests arrived.
 
-A line has a name: what is limited, and the key. A request waits in one line at a time, that of the limit that holds it
+A line has a name: the rule and the key. A request waits in one line at a time, that of the limit that holds it
 up, ordered by its arrival. It asks when no earlier request is in a line of any of its names; earlier requests in other
 lines do not matter. So of all waiting requests the earliest always asks, and no request is held up by one with which
 it has no name in common.
@@ -26,13 +26,13 @@ from headgate.waiting.plan import Plan
 from headgate.waiting.tickets import is_in_step
 
 LineName = tuple[str, ...]
-"""What is limited, and the key that is counted."""
+"""(namespace, generation of the policy, rule, key)."""
 
 _TOLERANCE_US = 1_000
 """A request that passes earlier or later than planned by more than this shows that the plan is wrong."""
 
 
-class Wanted(NamedTuple):
+class Demand(NamedTuple):
     """The demand of a request on the rates of one line: their limits, and a cost for each group of these."""
 
     limits: tuple[NamedLimit, ...]
@@ -41,17 +41,17 @@ class Wanted(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Arrival(Ticket):
-    """A request that waits. `number` is the number of its arrival, `wants` has all lines in which it may have to wait.
+    """A request that waits. `number` is the number of its arrival, `demands` has all lines in which it may wait.
 
     `at` is the line in which it waits, empty where it waits in none.
     """
 
-    wants: Mapping[LineName, Wanted] = field(default_factory=dict)
+    demands: Mapping[LineName, Demand] = field(default_factory=dict)
     at: LineName = ()
 
 
 @dataclass(slots=True)
-class _Line:
+class _ArrivalLine:
     """The line of one name, and the plan of the turns of all requests in it, None where it is not known."""
 
     arrivals: list[Arrival] = field(default_factory=list)
@@ -66,7 +66,7 @@ class ArrivalLines:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._lines: dict[LineName, _Line] = {}
+        self._lines: dict[LineName, _ArrivalLine] = {}
         self._numbers = count(1)
         register_for_forks(self)
 
@@ -85,22 +85,22 @@ class ArrivalLines:
         """The first of these names that has a line; None where no request waits in a line of these names."""
         return next((name for name in names if name in self._lines), None)
 
-    def lacks_plan(self, name: LineName, wanted: Wanted) -> bool:
+    def needs_plan(self, name: LineName, demand: Demand) -> bool:
         """Whether the turns of a line must be predicted from the store's states before one more request enters it."""
         with self._lock:
             line = self._lines.get(name)
-            return line is not None and line.plan is None and _have_same_limits(line, name, wanted)
+            return line is not None and line.plan is None and _have_same_limits(line, name, demand)
 
-    def plan(self, name: LineName, wanted: Wanted, states: Sequence[Any], states_us: int, now_us: int) -> None:
+    def plan(self, name: LineName, demand: Demand, states: Sequence[Any], states_us: int, now_us: int) -> None:
         """Predict the turns of a line from states read at `states_us` (store's clock) or `now_us` (callers' clock)."""
         with self._lock:
             line = self._lines.get(name)
-            if line is None or not _have_same_limits(line, name, wanted):
+            if line is None or not _have_same_limits(line, name, demand):
                 return
-            plan = Plan(wanted.limits, states, states_us)
+            plan = Plan(demand.limits, states, states_us)
             for arrival in line.arrivals:
-                arrival.turn_us = plan.turn_us(arrival.wants[name].costs, states_us, join=True) or 0
-            line.ahead_us, line.limits = states_us - now_us, wanted.limits
+                arrival.turn_us = plan.turn_us(arrival.demands[name].costs, states_us, join=True) or 0
+            line.ahead_us, line.limits = states_us - now_us, demand.limits
             line.plan = plan
 
     def enter(self, arrival: Arrival, at: LineName, remaining_us: int, now_us: int) -> tuple[bool, int | None]:
@@ -111,8 +111,8 @@ class ArrivalLines:
         """
         with self._lock:
             line, wait_us = self._lines.get(at), 0
-            if line is not None and line.plan is not None and line.limits == arrival.wants[at].limits:
-                costs = arrival.wants[at].costs
+            if line is not None and line.plan is not None and line.limits == arrival.demands[at].limits:
+                costs = arrival.demands[at].costs
                 turn_us = line.plan.turn_us(costs, now_us + line.ahead_us, join=False)
                 if turn_us is None:
                     return False, None
@@ -130,25 +130,25 @@ class ArrivalLines:
     def stands_behind(self, arrival: Arrival) -> bool:
         """Whether an earlier request waits in a line of one of its names; then this one moves to that line."""
         with self._lock:
-            for name in arrival.wants:
+            for name in arrival.demands:
                 line = self._lines.get(name)
                 if line is not None and line.arrivals and line.arrivals[0].number < arrival.number:
                     self._move(arrival, name)
                     return True
         return False
 
-    def promised(self, arrival: Arrival, to: LineName, ready_us: int) -> bool:
+    def record_delay(self, arrival: Arrival, to: LineName, ready_us: int) -> bool:
         """Note that the limits of a line hold a request up until `ready_us`, which is 0 if that is not known.
 
         The request waits in that line from now on, ordered by its arrival. Returns whether it was in that line already.
         """
         with self._lock:
-            was_there = arrival.at == to
+            had_entered = arrival.at == to
             self._move(arrival, to)
             line = self._lines[to]
             if ready_us and abs(ready_us + line.ahead_us - arrival.turn_us) > _TOLERANCE_US:
                 line.plan = None  # another request took what the plan counted on, or gave it back
-        return was_there
+        return had_entered
 
     def leave(self, arrival: Arrival, now_us: int, *, admitted: bool) -> None:
         """Leave the line and wake the next. Where a turn came as planned, the plan still holds for those behind.
@@ -191,7 +191,7 @@ class ArrivalLines:
 
     def _insert(self, arrival: Arrival, at: LineName) -> None:
         arrival.at = at
-        insort(self._lines.setdefault(at, _Line()).arrivals, arrival, key=lambda waiting: waiting.number)
+        insort(self._lines.setdefault(at, _ArrivalLine()).arrivals, arrival, key=lambda waiting: waiting.number)
 
     def _remove(self, arrival: Arrival, *, as_planned: bool) -> None:
         line = self._lines.get(arrival.at)
@@ -208,9 +208,9 @@ class ArrivalLines:
         arrival.at = ()
 
 
-def _have_same_limits(line: _Line, name: LineName, wanted: Wanted) -> bool:
+def _have_same_limits(line: _ArrivalLine, name: LineName, demand: Demand) -> bool:
     """Whether all requests in a line are under the same limits, which those of several tiers are not."""
-    return bool(wanted.limits) and all(arrival.wants[name].limits == wanted.limits for arrival in line.arrivals)
+    return bool(demand.limits) and all(arrival.demands[name].limits == demand.limits for arrival in line.arrivals)
 
 
 def arrival_lines(store: Store, clock: Clock) -> ArrivalLines:

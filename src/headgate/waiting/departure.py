@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.waiting.bell import Bell
+from headgate.waiting.wake_signal import WakeSignal
 
 
 class ClientLeft(BaseException):
@@ -37,11 +37,11 @@ class Departure:
         """End the wait."""
         self._call = None
 
-    def wait(self, bell: Bell, seconds: float | None) -> None:
-        """Wait in this thread until a bell is set, for at most `seconds`. Raises ClientLeft once the client is gone."""
-        self.begin(bell.set)
+    def wait(self, signal: WakeSignal, seconds: float | None) -> None:
+        """Wait in this thread until `signal` is set, at most `seconds`. Raises ClientLeft once the client is gone."""
+        self.begin(signal.set)
         try:
-            bell.wait(seconds)
+            signal.wait(seconds)
         finally:
             self.end()
         if self.gone:

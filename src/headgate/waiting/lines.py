@@ -86,9 +86,9 @@ class WaitingLines:
 
     def with_bound(self, bound: Any) -> WaitingLines:
         """The same lines with limits that are bound with a choice of what decides while the store is unavailable."""
-        other = copy(self)
-        other._bound, other._decides_without_store = bound, True
-        return other
+        copied = copy(self)
+        copied._bound, copied._decides_without_store = bound, True
+        return copied
 
     def _line(self) -> StoreLine | None:
         """The lines in the store, common to all processes; None where the store has none or does not answer."""
@@ -97,8 +97,8 @@ class WaitingLines:
 
     def holding(self, key: Key, hold: Hold) -> Holding:
         """How an admitted request is held; a hold without a name gets a random one."""
-        own = hold._replace(name=os.urandom(_NAME_BYTES)) if hold.name is None else hold
-        return Holding(own, self._bound.id_of(key, own.name or b""), hold.name is not None)
+        named = hold._replace(name=os.urandom(_NAME_BYTES)) if hold.name is None else hold
+        return Holding(named, self._bound.id_of(key, named.name or b""), hold.name is not None)
 
     def _turn(self, request: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
         """Wait in the line of the store; where it has none or does not answer, in that of this process."""

@@ -23,16 +23,16 @@ _LONGEST_NS = _NS_PER_SECOND
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
 
 
-class _Moment(ctypes.Structure):
+class _TimeSpec(ctypes.Structure):
     """`struct timespec`."""
 
     _fields_ = (("seconds", ctypes.c_long), ("ns", ctypes.c_long))
 
 
-class _Setting(ctypes.Structure):
+class _TimerSpec(ctypes.Structure):
     """`struct itimerspec`: when the timer expires first, and at which interval from then on."""
 
-    _fields_ = (("interval", _Moment), ("first", _Moment))
+    _fields_ = (("interval", _TimeSpec), ("first", _TimeSpec))
 
 
 def _system_timers() -> Any:
@@ -52,7 +52,7 @@ _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopTimer]] = WeakKey
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep for at least `seconds`, and hardly longer."""
+    """Sleep for `seconds`, and at most some microseconds longer."""
     duration_ns = int(seconds * _NS_PER_SECOND)
     if 0 < duration_ns < _LONGEST_NS:
         loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ def _open(loop: asyncio.AbstractEventLoop) -> _LoopTimer | None:
         return None
     timer = _LoopTimer(file)
     try:
-        loop.add_reader(file, timer.ring)
+        loop.add_reader(file, timer.wake_due)
     except NotImplementedError:
         return None
     _timers[loop] = ref(timer)
@@ -109,8 +109,8 @@ class _LoopTimer:
                 loop.remove_reader(self._file)
                 self._close()
 
-    def ring(self) -> None:
-        """Wake the tasks whose moment has come, and set the timer for the next."""
+    def wake_due(self) -> None:
+        """Wake the tasks that are due, and set the timer for the next."""
         with suppress(BlockingIOError):  # it was set again before it was read
             os.read(self._file, 8)
         now_ns = time.monotonic_ns()
@@ -127,5 +127,5 @@ class _LoopTimer:
             os.close(file)
 
     def _set(self, until_ns: int) -> None:
-        first = _Moment(*divmod(until_ns, _NS_PER_SECOND))
-        _SYSTEM.timerfd_settime(self._file, _ABSOLUTE, ctypes.byref(_Setting(_Moment(0, 0), first)), None)
+        first = _TimeSpec(*divmod(until_ns, _NS_PER_SECOND))
+        _SYSTEM.timerfd_settime(self._file, _ABSOLUTE, ctypes.byref(_TimerSpec(_TimeSpec(0, 0), first)), None)

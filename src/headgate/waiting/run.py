@@ -19,7 +19,6 @@ from headgate.errors import HeadgateError
 from headgate.operation import Operation, Receipt
 from headgate.stores.lines import Ticket
 from headgate.waiting import loop_timer
-from headgate.waiting.bell import Bell
 from headgate.waiting.departure import Departure
 from headgate.waiting.steps import (
     Answer,
@@ -36,6 +35,7 @@ from headgate.waiting.steps import (
     WaitSteps,
     decision_in,
 )
+from headgate.waiting.wake_signal import WakeSignal
 
 
 def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK, departure: Departure | None = None) -> Any:
@@ -135,7 +135,7 @@ class _ThreadPerformer(_Performer):
             case Read(keys):
                 return self._bound.read(keys)
             case Sleep(seconds):
-                sleep = time.sleep if self.departure is None else partial(self.departure.wait, Bell())
+                sleep = time.sleep if self.departure is None else partial(self.departure.wait, WakeSignal())
                 return self._interruptible(sleep, seconds)
             case Stand(ticket, seconds):
                 return _stand(ticket, seconds, self.departure)
@@ -277,14 +277,14 @@ class _AsyncPerformer(_Performer):
 
 def _attempt_if_no_line(step: AttemptIfNoLine) -> Any:
     attempt = step.attempt
-    return step.ask(attempt, None) if isinstance(attempt, Operation) else step.ask(attempt.operation, attempt.hold)
+    return step.call(attempt, None) if isinstance(attempt, Operation) else step.call(attempt.operation, attempt.hold)
 
 
 def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -> None:
-    bell = Bell()
-    ticket.wake = bell.set
+    signal = WakeSignal()
+    ticket.wake = signal.set
     if not ticket.called:
-        wait = bell.wait if departure is None else partial(departure.wait, bell)
+        wait = signal.wait if departure is None else partial(departure.wait, signal)
         wait(seconds if seconds < threading.TIMEOUT_MAX else None)
 
 

@@ -50,10 +50,10 @@ class Extend(NamedTuple):
 
 
 class AttemptIfNoLine(NamedTuple):
-    """A step: make an attempt by `ask`. Where callers wait in line, the answer is None, and nothing was charged."""
+    """A step: make an attempt by `call`. Where callers wait in line, the answer is None, and nothing was charged."""
 
     attempt: Operation | Reserve
-    ask: Callable[[Operation, Hold | None], Any]
+    call: Callable[[Operation, Hold | None], Any]
 
 
 class Join(NamedTuple):
@@ -141,10 +141,10 @@ def attempt_if_no_line(
     line: StoreLine, place: LinePlace, request: Request, timeout_us: int
 ) -> Generator[Any, Any, Answer | None]:
     """Try the request at once and return the answer; None, and nothing is charged, where callers are in line."""
-    ask, is_waited_for = line.ask, line.is_waited_for
+    decide, is_waited_for = line.decide_if_no_line, line.is_waited_for
     attempt: Any = request.attempt(timeout_us)
-    if ask is not None:
-        attempt = AttemptIfNoLine(attempt, partial(ask, place))
+    if decide is not None:
+        attempt = AttemptIfNoLine(attempt, partial(decide, place))
     elif is_waited_for is not None and (yield LineCall(partial(is_waited_for, place))):
         return None
     answer: Answer | None = yield attempt

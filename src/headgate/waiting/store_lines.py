@@ -187,7 +187,7 @@ class StoreLines:
                 return None
             else:
                 leads = self._leads(request, ticket)
-                wait_us = min(remaining_us, line.turns.keep_us) if leads else remaining_us
+                wait_us = min(remaining_us, line.turns.keepalive_us) if leads else remaining_us
                 yield Stand(ticket, wait_us / US_PER_SECOND)
                 waited_us += 0 if ticket.called else wait_us
                 if not ticket.is_first and (leads or ticket.called):
@@ -215,13 +215,13 @@ class StoreLines:
             freed = ticket.called and self._verdicts.has_places
             if now_us >= (ready_us if freed else end_us):
                 return
-            sleep_us = min((ready_us if freed else end_us) - now_us, line.turns.keep_us)
+            sleep_us = min((ready_us if freed else end_us) - now_us, line.turns.keepalive_us)
             if freed:
                 yield Sleep(self._clock.let_pass(sleep_us))
             else:
                 ticket.called = False
                 yield Stand(ticket, self._clock.let_pass(sleep_us))
-            if sleep_us == line.turns.keep_us and not (ticket.called and self._verdicts.has_places):
+            if sleep_us == line.turns.keepalive_us and not (ticket.called and self._verdicts.has_places):
                 order = ticket.order
                 yield from self._check_turn(line, place, request, ticket)
                 if ticket.order != order:  # the store has lost the line, and perhaps the state that caused the refusal
@@ -268,7 +268,7 @@ class StoreLines:
             ticket.abandon = partial(self._exit, line, request, ticket)
             self._tickets.add(ticket)
             known = self._known.setdefault(request.name, KnownLine())
-            if self._freed is not None and not line.turns.hears and not known.entered:
+            if self._freed is not None and not line.turns.receives_calls and not known.entered:
                 known.call_freed = known.call_freed or partial(_call_first, line.turns, known)
                 self._freed.add(request.keys[0], known.call_freed)
             known.entered.add(ticket)
@@ -295,5 +295,5 @@ class StoreLines:
 def _call_first(turns: Tickets, known: KnownLine) -> None:
     """Wake the first caller of this process in a line, as a place was freed here and no message may report that."""
     tickets = known.tickets
-    if tickets and not turns.hears:
+    if tickets and not turns.receives_calls:
         tickets[0][1].call()

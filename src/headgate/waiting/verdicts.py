@@ -84,18 +84,18 @@ class Verdicts:
         readings = [
             Reading(
                 reading.allowed,
-                whole.remaining,
-                whole.reset_after_us,
+                unchanged.remaining,
+                unchanged.reset_after_us,
                 reading.retry_after_us,
-                whole.next_after_us,
+                unchanged.next_after_us,
                 0,
             )
-            for whole, reading in zip(untouched.limits, peeked.limits, strict=True)
+            for unchanged, reading in zip(untouched.limits, peeked.limits, strict=True)
         ]
         costs_of_limits = [costs[limit.group] for limit in self.limits]
         binding = binding_of(self.limits, readings, costs_of_limits, allowed=peeked.allowed)
         if binding is not None:
-            own_us = readings[binding].retry_after_us
-            retry_us = None if wait_us is None or own_us is None else max(wait_us, own_us, 1)
+            limit_us = readings[binding].retry_after_us
+            retry_us = None if wait_us is None or limit_us is None else max(wait_us, limit_us, 1)
             readings[binding] = readings[binding]._replace(allowed=False, retry_after_us=retry_us)
         return request.answer(Decision(self.limits, readings, allowed=False, binding=binding, degraded=peeked.degraded))

@@ -1,7 +1,7 @@
-//! Calendar window: a counter that starts anew where a day, week, month or year of a time zone begins.
+//! Calendar window: a counter that restarts where a day, week, month or year of a time zone begins.
 //!
-//! State is (start, end, count), or None for a key never seen: the borders of the window that is counted are in it, so
-//! what it means depends on no time zone. Times are microseconds, which are the unit of these limits. Pure.
+//! State is (start, end, count), or None for a key never seen: it has the borders of the counted window, so its meaning
+//! depends on no time zone. Times are microseconds, which are the unit of these limits. Pure.
 //! See docs/algorithms.md#calendar-window.
 
 use crate::algorithms::log_view::Marked;

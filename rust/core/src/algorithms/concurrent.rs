@@ -1,4 +1,4 @@
-//! Places in flight: so many units at one time, each held for as long as its lease.
+//! Places in flight: a number of units at one time, each held for the time of its lease.
 //!
 //! State is (request, used, last): the leases of a key and the end of the requested one, the places in use, and when
 //! the last of them is over, None where there is none. What a decision takes is in `used` and `last`; the store
@@ -51,12 +51,12 @@ pub fn measure<L: Leases>(limit: &Limit, state: &State<L>, now: i64) -> (i64, i6
     (remaining, last - now, freed(state, now, (used - limit.quota + 1).max(1)))
 }
 
-/// The state of a limit whose numbers were `former`: what is in flight stays so.
+/// The state of a limit whose numbers were `former`: what is in flight remains in flight.
 pub fn convert<L: Leases>(_limit: &Limit, state: State<L>, _now_us: i64, _former: &Limit) -> Option<State<L>> {
     Some(state)
 }
 
-/// The state as it is: places are freed by settling alone.
+/// The unchanged state: only settling frees places.
 pub fn give_back<L: Leases>(
     _limit: &Limit,
     state: State<L>,
@@ -72,7 +72,7 @@ pub fn mark<L: Leases>(_limit: &Limit, _state: &State<L>, _now: i64) -> Marked {
     [0, 0]
 }
 
-/// The state as it is: the store takes the lease away.
+/// The unchanged state: the store removes the lease.
 pub fn settle<L: Leases>(
     _limit: &Limit,
     state: State<L>,

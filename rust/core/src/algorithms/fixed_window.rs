@@ -1,4 +1,4 @@
-//! Fixed window, aligned to the Unix epoch: a counter that starts anew with every window.
+//! Fixed window, aligned to the Unix epoch: a counter that restarts with every window.
 //!
 //! State is (window, count), or None for a key never seen. `window` is the index of the window that
 //! is counted. Times are integers of the limit's unit. Pure. See docs/algorithms.md#fixed-window.

@@ -75,7 +75,7 @@ impl KeyLeases {
         self.leases.insert((lease.until, lease.number), lease.places);
     }
 
-    /// Take a lease away; nothing happens where it is not there.
+    /// Remove a lease, if it is there.
     pub fn take(&mut self, lease: Lease) {
         let (border, in_use) = self.last_query.get();
         if self.leases.remove(&(lease.until, lease.number)).is_some() && lease.until > border {
@@ -83,7 +83,7 @@ impl KeyLeases {
         }
     }
 
-    /// Forget those that are over.
+    /// Drop the leases that are over.
     pub fn drop_over(&mut self, now: i64) {
         (&*self).used(now);
         while let Some(first) = self.leases.first_entry()

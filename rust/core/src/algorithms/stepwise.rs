@@ -100,8 +100,8 @@ pub fn mark(limit: &Limit, state: State, _now: i64) -> Marked {
 
 /// (the state, what was given back) after a hold's charge has changed, in tokens.
 ///
-/// Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
-/// the least: of what was missing then, what no step since has brought, and was not given back (`refunded`) either.
+/// Missing tokens are charged now. Of unused ones, at most as many are given back as cannot have flowed back since the
+/// hold: what was missing then, less what steps since have brought, and less what was given back (`refunded`).
 pub fn settle(limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, refunded: i64) -> (State, i64) {
     let (tokens, stepped) = state;
     // Saturating on purpose, here and below: what is too large does not fit, and long ago all has flowed in.
@@ -125,7 +125,7 @@ fn horizon(limit: &Limit) -> i64 {
     time_of(limit, limit.quota)
 }
 
-/// How long so many tokens take to come. A debt may be so large that it is saturated on purpose.
+/// How long this many tokens take to flow in. Saturating on purpose: a debt may be very large.
 fn time_of(limit: &Limit, tokens: i64) -> i64 {
     ceil_div(tokens, limit.refill).saturating_mul(limit.period)
 }

@@ -106,8 +106,8 @@ pub fn mark(limit: &Limit, state: State, _now: i64) -> Marked {
 
 /// (the state, what was given back) after a hold's charge has changed, in scaled units.
 ///
-/// Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
-/// the least: of what was missing then, what has not flowed in since, and was not given back (`refunded`) either.
+/// Missing units are charged now. Of unused ones, at most as many are given back as cannot have flowed back since the
+/// hold: what was missing then, less what has flowed in since, and less what was given back (`refunded`).
 #[inline(always)]
 pub fn settle(limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, refunded: i64) -> (State, i64) {
     let (units, updated) = state;

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_transition_writes_is_no_state() {
+    fn numbers_that_no_transition_writes_are_no_state() {
         let window = |algorithm| Limit::new(algorithm, 1, 5, 60_000_000, 0).ok();
         let fixed = window(Algorithm::FixedWindow).map(|limit| is_sound(&limit, [30_000_000, 5, 0]));
         assert_eq!(fixed, Some(true));

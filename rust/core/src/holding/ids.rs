@@ -59,7 +59,7 @@ impl Ids {
         self.used += 1;
     }
 
-    /// Take an id away.
+    /// Remove an id.
     pub fn remove(&mut self, id: HoldId, number: u32) {
         if self.words.is_empty() {
             return;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_found_until_it_is_taken_away() {
+    fn added_ids_are_found_until_they_are_removed() {
         let mut ids = Ids::default();
         let id = |number: u32| HoldId([0, u64::from(number) << 32]);
         for number in 0..1000 {

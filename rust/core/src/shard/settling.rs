@@ -47,8 +47,8 @@ impl<B: Backing> Shard<B> {
     /// How to settle a state on which a hold has these parts, the last of them charged under `own`; None where the debt
     /// passes exact arithmetic. Nothing is changed.
     ///
-    /// A state stays in its numbers. Unused units are given back from the last part on, missing ones are charged to the
-    /// last part, as far as their numbers count alike.
+    /// A state stays in its numbers. Unused units are given back starting with the last part, missing ones are charged
+    /// to the last part, as far as their numbers count alike.
     #[inline]
     #[allow(clippy::too_many_arguments)] // the data of a state and of a hold on it
     pub fn settling(

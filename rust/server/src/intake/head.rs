@@ -1,4 +1,4 @@
-//! Whether the head of a request can be read in only one way, and how its body is framed.
+//! Reading the head of a request: whether it is unambiguous, and how its body is framed.
 //!
 //! hyper reads the head again. What hyper accepts and another server might read as another request is refused before:
 //! a length beside chunks, two lengths, folded fields, lines that end in LF alone, methods that are none.
@@ -10,7 +10,7 @@ use memchr::memchr;
 
 use crate::bounds::Bounds;
 use crate::intake::methods::is_known;
-use crate::intake::target::{is_taken, names_a_path};
+use crate::intake::target::{is_accepted, names_a_path};
 use crate::problems::Refusal;
 
 /// What is beside the target in the longest first line: `UNSUBSCRIBE  HTTP/1.1` and CR.
@@ -68,7 +68,7 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
     if bytes > bounds.head_bytes || request.headers.len() > bounds.fields {
         return Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields));
     }
-    if !is_known(request.method.unwrap_or_default()) || !is_taken(target) {
+    if !is_known(request.method.unwrap_or_default()) || !is_accepted(target) {
         return Err(Refusal::malformed());
     }
     let (body, is_last) = framing(request.headers, request.version == Some(1))?;

@@ -41,7 +41,7 @@ pub fn quote_target(sent: &mut BytesMut) -> bool {
 }
 
 /// Whether hyper accepts a target unchanged; parsing it as a `Uri` would copy it.
-pub fn is_taken(target: &str) -> bool {
+pub fn is_accepted(target: &str) -> bool {
     is_plain(target) || (target.is_ascii() && http::Uri::try_from(target).is_ok())
 }
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_plain_is_taken() {
+    fn plain_targets_are_accepted() {
         let plain = (0..=127).map(char::from).filter(|character| is_plain(&format!("/{character}")));
         for character in plain {
             for target in [format!("/{character}"), format!("/a?{character}"), format!("/{character}{character}a")] {
@@ -148,7 +148,7 @@ mod tests {
             "http://[::1]",
             "http://[::ffff:1.2.3.4]:80/",
         ] {
-            assert!(names_a_path(target) && is_taken(target), "{target:?}");
+            assert!(names_a_path(target) && is_accepted(target), "{target:?}");
         }
         for target in [
             "",

@@ -1,4 +1,4 @@
-//! From when to when a certificate is valid, read from its DER (RFC 5280, 4.1).
+//! The validity period of a certificate, read from its DER (RFC 5280, 4.1).
 
 const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;

@@ -31,7 +31,7 @@ pub fn request(method: &str, path: &str) -> Vec<u8> {
 }
 
 /// A complete request.
-pub fn whole(stream: u32, method: &str, path: &str) -> Vec<u8> {
+pub fn complete_request(stream: u32, method: &str, path: &str) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &request(method, path))
 }
 

@@ -1,1 +1,1 @@
-"""Calls to servers that have limits: wait for a turn, read what the server says of its limits, retry."""
+"""Calls to servers that have limits: wait for a turn, read the limits that the server announces, retry."""

@@ -1,10 +1,10 @@
-"""Calls to a server that has limits: wait for a turn, send, heed what is answered, perhaps try again.
+"""Calls to a server that has limits: wait for a turn, send, obey the limits in the response, perhaps retry.
 
-The steps of a call are a generator without I/O; `run` and `run_async` drive it, with what a library can do as a
-`Wire`. `integrations` has the skins.
+The steps of a call are a generator without I/O; `run` and `run_async` drive it, with the client library behind a
+`LibraryAdapter`. `integrations` has the adapters.
 
-Tried again is what is safe (RFC 9110, 9.2.2; RFC 6585, 4): what was refused or never sent, whatever its
-method, and what may have been lost, if it is idempotent. How often: three tries and a budget for each key
+Only safe requests are retried (RFC 9110, 9.2.2; RFC 6585, 4): those that were refused or never sent, with any
+method, and those that may have been lost, if they are idempotent. There are three attempts and a budget for each key
 (Beyer et al., Site Reliability Engineering, chapter 21), after a pause with full jitter.
 """
 
@@ -25,10 +25,10 @@ from headgate.drive import drive, drive_async
 from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
 from headgate.holding import LEASE_S
 from headgate.http.client.destinations import Destination, Destinations
-from headgate.http.client.errors import Own
-from headgate.http.client.limit_fields import Told, told
+from headgate.http.client.errors import ErrorConverter
+from headgate.http.client.held_call import HeldCall
+from headgate.http.client.limit_fields import AnnouncedLimits, told
 from headgate.http.client.options import ClientLimits, Options, read_options
-from headgate.http.client.places import HeldCall
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.waiting.steps import FOREVER_US, Sleep
@@ -37,19 +37,19 @@ R = TypeVar("R")
 log = logging.getLogger("headgate")
 
 IDEMPOTENT = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
-"""Methods of which a second request changes nothing more (RFC 9110, 9.2.2)."""
+"""Methods of which a repeated request has no further effect (RFC 9110, 9.2.2)."""
 
 BACKOFF_US = US_PER_SECOND // 10
 LONGEST_BACKOFF_US = 10 * US_PER_SECOND
 
-Fate = Literal["unsent", "lost", "final"]
-"""Of a request that failed: the server never saw it; perhaps it did; or trying again cannot help."""
+FailureKind = Literal["unsent", "lost", "final"]
+"""How a request failed: the server never got it; the server may have got it; or a retry cannot help."""
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 class Turn(NamedTuple):
-    """A step: stand in line; the answer is a Decision, or what is held of limits of what is in flight.
+    """A step: wait in line; the result is a Decision, or the HeldCall where limits count calls in flight.
 
     Raises StoreError.
     """
@@ -60,35 +60,35 @@ class Turn(NamedTuple):
     """Seconds; None for no end."""
 
     holds: bool = False
-    """Whether what is taken is held while the call is in flight."""
+    """Whether the cost is held while the call is in flight."""
 
 
 class SendRequest(NamedTuple):
-    """A step: send the request; the answer is a ServerResponse or a Failure."""
+    """A step: send the request; the result is a ServerResponse or a Failure."""
 
 
 class ReadToEnd(NamedTuple):
-    """A step: read a response to its end, which frees its connection; the answer is a ServerResponse or a Failure."""
+    """A step: read a response to its end, which frees its connection; the result is a ServerResponse or a Failure."""
 
     response: Any
 
 
 class Free(NamedTuple):
-    """A step: free what an attempt holds; None for what it cost, 0 for nothing, as it was not sent."""
+    """A step: free the hold of an attempt; `actual` is None for its whole cost, 0 where nothing was sent."""
 
     held: HeldCall
     actual: int | None = None
 
 
 class FreeWhenClosed(NamedTuple):
-    """A step: free what an attempt holds once its response is closed, or read to its end."""
+    """A step: free the hold of an attempt once its response is closed, or read to its end."""
 
     response: Any
     held: HeldCall
 
 
 class ServerResponse(NamedTuple):
-    """What a server answered; `response` is the library's own."""
+    """The response of a server; `response` is the library's own object."""
 
     status: int
     headers: Mapping[str, str]
@@ -96,10 +96,10 @@ class ServerResponse(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A request without an answer."""
+    """A request without a response."""
 
     error: Exception
-    fate: Fate
+    kind: FailureKind
 
 
 Step = Turn | Sleep | SendRequest | ReadToEnd | Free | FreeWhenClosed
@@ -108,41 +108,46 @@ CallSteps = Generator[Step, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """What is to be known of a request."""
+    """The parts of a request that a call needs."""
 
     request: Any
-    """The library's own."""
+    """The library's own object."""
 
     key: Key
     cost: Cost
     idempotent: bool
-    again: Callable[[], bool]
-    """Whether its body can be sent (again) as it is now."""
+    can_resend: Callable[[], bool]
+    """Whether its body can still be sent, or sent again."""
 
 
-class _Reading(NamedTuple):
-    """What an outcome means."""
+class _Assessment(NamedTuple):
+    """The meaning of an outcome."""
 
     accepted: bool
-    """The server did the work, whatever came of it."""
+    """Whether the server processed the request, with any result."""
 
     repeatable: bool
-    """Whether trying again is safe and may help, if the body can be sent again."""
+    """Whether a retry is safe and may help, if the body can be sent again."""
 
     refused: bool = False
-    """A limit of the server's: the request was not processed."""
+    """Whether a limit of the server refused the request: it was not processed."""
 
     wait_us: int | None = None
-    """For how long the server asks to be left alone."""
+    """How long the server asks not to be called."""
 
 
 class Sender:
-    """Sends the requests of one client: its limiter, what it remembers of its destinations, and how it goes on."""
+    """Sends the requests of one client: it has the client's limiter, its destinations and its retries."""
 
     def __init__(
-        self, limits: ClientLimits, options: Options, *, asynchronous: bool, own: Own = lambda error, request: error
+        self,
+        limits: ClientLimits,
+        options: Options,
+        *,
+        asynchronous: bool,
+        convert_error: ErrorConverter = lambda error, request: error,
     ) -> None:
-        self._own = own
+        self._convert_error = convert_error
         self._settings = read_options(limits, options, asynchronous=asynchronous)
         self._destinations = Destinations(
             retry_budget=self._settings.retry_budget, adaptive_k=self._settings.adaptive_k
@@ -151,7 +156,7 @@ class Sender:
 
     @property
     def limiter(self) -> Any:
-        """A Limiter or an AsyncLimiter, as the client's colour is; None without limits."""
+        """A Limiter, or an AsyncLimiter for a client in asyncio; None without limits."""
         return self._settings.limiter
 
     @property
@@ -166,20 +171,25 @@ class Sender:
         method: str,
         origin: tuple[str, str | None, int | None],
         headers: Mapping[str, Any],
-        again: Callable[[], bool],
+        can_resend: Callable[[], bool],
     ) -> OutgoingRequest:
-        """A call of the library's `request`; `origin` is scheme, host and port of its URL, `headers` knows no case."""
+        """Return the call of the library's `request`; `origin` is scheme, host and port of its URL.
+
+        The look-up in `headers` ignores case.
+        """
         scheme, host, port = origin
         settings = self._settings
         key = (scheme, host or "-", port or _PORTS.get(scheme, 0)) if settings.key is None else settings.key(request)
         cost = settings.cost(request) if callable(settings.cost) else settings.cost
-        return OutgoingRequest(request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
+        return OutgoingRequest(
+            request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, can_resend
+        )
 
     def steps(self, call: OutgoingRequest) -> CallSteps:
-        """The steps of a call; the generator's result is the library's response.
+        """Yield the steps of a call; the generator's result is the library's response.
 
-        Raises RateLimited, Held or Throttled if nothing was sent, else what the library raised last. A call that
-        has a response, but no time or budget for another attempt, gives that response.
+        Raises RateLimited, Held or Throttled if nothing was sent, else the library's last error. A call that
+        has a response, but no time or budget for another attempt, returns that response.
         """
         settings, clock = self._settings, self._clock
         not_before_us = clock.now_us()
@@ -187,21 +197,21 @@ class Sender:
         destination = self._destinations.of(call.key, not_before_us)
         destination.add_call()
         last: ServerResponse | Failure | None = None
-        obeyed = False
-        tries = 0
+        heeded_server = False
+        retries_made = 0
         while True:
             turn = yield from self._wait_for_turn(call, destination, not_before_us, deadline_us)
             if isinstance(turn, HeadgateError):
-                return _end(last or Failure(self._own(turn, call.request), "final"))
+                return _end(last or Failure(self._convert_error(turn, call.request), "final"))
             outcome: ServerResponse | Failure = yield SendRequest()
             now_us = clock.now_us()
-            reading = self._read(call, outcome, now_us)
-            self._remember(destination, outcome, reading, now_us)
-            if obeyed and reading.accepted:
-                destination.give_retry_back()  # the server named the moment, and let it in: no storm
-            if tries == settings.retries or not reading.repeatable or not call.again():
+            assessment = self._assess(call, outcome, now_us)
+            self._record(destination, outcome, assessment, now_us)
+            if heeded_server and assessment.accepted:
+                destination.give_retry_back()  # the server named the moment, and accepted: no overload
+            if retries_made == settings.retries or not assessment.repeatable or not call.can_resend():
                 return (yield from _end_holding(outcome, turn))
-            not_before_us = now_us + self._backoff_us(tries)
+            not_before_us = now_us + self._backoff_us(retries_made)
             if max(not_before_us, destination.held_until_us) > deadline_us or not destination.take_retry(now_us):
                 return (yield from _end_holding(outcome, turn))
             if isinstance(outcome, ServerResponse):
@@ -209,48 +219,48 @@ class Sender:
             last = outcome
             if turn is not None:
                 yield Free(turn)
-            if clock.now_us() > deadline_us:  # the response took so long to read
+            if clock.now_us() > deadline_us:  # reading the response took too long
                 destination.give_retry_back()
                 return _end(outcome)
-            obeyed = reading.refused and reading.wait_us is not None
-            tries += 1
+            heeded_server = assessment.refused and assessment.wait_us is not None
+            retries_made += 1
 
     def _wait_for_turn(
         self, call: OutgoingRequest, destination: Destination, not_before_us: int, deadline_us: int
     ) -> Generator[Any, Any, HeadgateError | HeldCall | None]:
-        """Wait until a try may begin; the result is why it may not, or what it holds."""
+        """Wait until an attempt may begin; the result is the reason why it may not, or its hold, if any."""
         chance = destination.rejects(self._clock.now_us(), self._settings.random)
         if chance:
             return Throttled(chance)
-        late = yield from self._wait_until_free(destination, not_before_us, deadline_us)
-        if late is not None or self._settings.limiter is None:
-            return late
-        left_us = max(0, deadline_us - self._clock.now_us())
-        timeout = None if self._settings.timeout_us == FOREVER_US else left_us / US_PER_SECOND
+        hold_error = yield from self._wait_until_free(destination, not_before_us, deadline_us)
+        if hold_error is not None or self._settings.limiter is None:
+            return hold_error
+        remaining_us = max(0, deadline_us - self._clock.now_us())
+        timeout = None if self._settings.timeout_us == FOREVER_US else remaining_us / US_PER_SECOND
         held: HeldCall | None = None
         try:
-            came: Decision | HeldCall = yield Turn(call.key, call.cost, timeout, self._settings.holds)
+            outcome: Decision | HeldCall = yield Turn(call.key, call.cost, timeout, self._settings.holds)
         except StoreError as error:
             if self._settings.closed:
                 return error
             log.warning("a call was not counted: %s", error)
         else:
-            if isinstance(came, HeldCall):
-                held = came
-            elif not came.allowed:
-                if self._settings.closed and came.degraded == "closed":
+            if isinstance(outcome, HeldCall):
+                held = outcome
+            elif not outcome.allowed:
+                if self._settings.closed and outcome.degraded == "closed":
                     return StoreUnavailable("the store of the limits does not answer, or has no room")
-                return RateLimited(came)
+                return RateLimited(outcome)
         # The line may have been long.
-        late = yield from self._wait_until_free(destination, not_before_us, deadline_us)
-        if late is not None and held is not None:
+        hold_error = yield from self._wait_until_free(destination, not_before_us, deadline_us)
+        if hold_error is not None and held is not None:
             yield Free(held, 0)
-        return held if late is None else late
+        return held if hold_error is None else hold_error
 
     def _wait_until_free(
         self, destination: Destination, not_before_us: int, deadline_us: int
     ) -> Generator[Sleep, None, Held | None]:
-        """Wait while the destination is held; the waiting calls go on one by one, at random moments."""
+        """Wait while the destination is on hold; the waiting calls continue one by one, at random moments."""
         while True:
             now_us = self._clock.now_us()
             held_us = destination.held_until_us - now_us
@@ -263,37 +273,39 @@ class Sender:
                 wait_us += min(int(destination.spread_us * self._settings.random()), deadline_us - now_us - wait_us)
             yield Sleep(self._clock.let_pass(wait_us))
 
-    def _read(self, call: OutgoingRequest, outcome: ServerResponse | Failure, now_us: int) -> _Reading:
+    def _assess(self, call: OutgoingRequest, outcome: ServerResponse | Failure, now_us: int) -> _Assessment:
         if isinstance(outcome, Failure):
-            harmless = outcome.fate == "lost" and call.idempotent
-            return _Reading(accepted=False, repeatable=outcome.fate == "unsent" or harmless)
+            harmless = outcome.kind == "lost" and call.idempotent
+            return _Assessment(accepted=False, repeatable=outcome.kind == "unsent" or harmless)
         status = outcome.status
-        says = told(outcome.headers, now_us=now_us)
-        asked_us = None if says is None else says.refused_for_us
-        if status == 429 or (status == 403 and _is_limit(says)):
-            return _Reading(accepted=False, repeatable=True, refused=True, wait_us=asked_us)
+        announced = told(outcome.headers, now_us=now_us)
+        requested_wait_us = None if announced is None else announced.refused_for_us
+        if status == 429 or (status == 403 and _is_rate_limit(announced)):
+            return _Assessment(accepted=False, repeatable=True, refused=True, wait_us=requested_wait_us)
         if status == 503:
-            return _Reading(accepted=False, repeatable=asked_us is not None and call.idempotent, wait_us=asked_us)
+            return _Assessment(
+                accepted=False, repeatable=requested_wait_us is not None and call.idempotent, wait_us=requested_wait_us
+            )
         unwell = status in (502, 504)
-        left_us = None if says is None else says.exhausted_for_us
-        return _Reading(accepted=not unwell, repeatable=unwell and call.idempotent, wait_us=left_us)
+        exhausted_us = None if announced is None else announced.exhausted_for_us
+        return _Assessment(accepted=not unwell, repeatable=unwell and call.idempotent, wait_us=exhausted_us)
 
-    def _remember(
-        self, destination: Destination, outcome: ServerResponse | Failure, reading: _Reading, now_us: int
+    def _record(
+        self, destination: Destination, outcome: ServerResponse | Failure, assessment: _Assessment, now_us: int
     ) -> None:
-        if reading.wait_us is not None:
-            destination.hold(now_us, reading.wait_us)
-        if isinstance(outcome, ServerResponse) or outcome.fate != "final":
-            destination.count(now_us, accepted=reading.accepted)
+        if assessment.wait_us is not None:
+            destination.hold(now_us, assessment.wait_us)
+        if isinstance(outcome, ServerResponse) or outcome.kind != "final":
+            destination.count(now_us, accepted=assessment.accepted)
 
-    def _backoff_us(self, tries: int) -> int:
-        """Full jitter: any pause up to one that doubles with every try."""
-        return int(self._settings.random() * min(LONGEST_BACKOFF_US, BACKOFF_US << tries))
+    def _backoff_us(self, retries_made: int) -> int:
+        """Return a pause with full jitter: at random up to a maximum that doubles with every retry."""
+        return int(self._settings.random() * min(LONGEST_BACKOFF_US, BACKOFF_US << retries_made))
 
 
-def _is_limit(says: Told | None) -> bool:
-    """Whether a 403 means what others say by 429, as GitHub's does."""
-    return says is not None and (says.retry_after_us is not None or says.exhausted)
+def _is_rate_limit(announced: AnnouncedLimits | None) -> bool:
+    """Whether a 403 has the meaning of a 429, as GitHub's does."""
+    return announced is not None and (announced.retry_after_us is not None or announced.exhausted)
 
 
 def _end(outcome: ServerResponse | Failure) -> Any:
@@ -303,59 +315,59 @@ def _end(outcome: ServerResponse | Failure) -> Any:
 
 
 def _end_holding(outcome: ServerResponse | Failure, held: HeldCall | None) -> Generator[Step, None, Any]:
-    """`_end` of an attempt that may hold places, which a response keeps until it is closed."""
+    """`_end` of an attempt that may have a hold, which a response keeps until it is closed."""
     if held is not None:
         yield FreeWhenClosed(outcome.response, held) if isinstance(outcome, ServerResponse) else Free(held)
     return _end(outcome)
 
 
-class Wire(Protocol):
-    """What a library does with one request. Its methods `send` and `keep` are coroutines where it is asynchronous."""
+class LibraryAdapter(Protocol):
+    """One request of a client library. `send` and `buffer` are coroutine functions where the library is in asyncio."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What the library raises where there is no answer."""
+        """The exceptions that the library raises where there is no response."""
         ...
 
     def send(self) -> Any:
-        """Send the request; the library's response."""
+        """Send the request; return the library's response."""
         ...
 
-    def keep(self, response: Any) -> Any:
-        """Read a response to its end; one that can be read once more."""
+    def buffer(self, response: Any) -> Any:
+        """Read a response to its end; return one that can be read again."""
         ...
 
     def free_when_closed(self, response: Any, held: HeldCall) -> Any:
-        """Have what is held freed once a response is closed, or read to its end; at once if it is so already."""
+        """Free the hold once a response is closed, or read to its end; at once if it is so already."""
         ...
 
-    def answer(self, response: Any) -> ServerResponse:
-        """A response as the steps see it."""
+    def read_response(self, response: Any) -> ServerResponse:
+        """Return a response as the steps see it."""
         ...
 
-    def fate(self, error: Exception) -> Fate:
-        """What one of `errors` means."""
+    def failure_kind(self, error: Exception) -> FailureKind:
+        """Return how the request failed, by one of `errors`."""
         ...
 
 
-def run(steps: CallSteps, wire: Wire, limiter: Limiter | None) -> Any:
-    """The response that the steps of a call come to, waited for in this thread."""
+def run(steps: CallSteps, adapter: LibraryAdapter, limiter: Limiter | None) -> Any:
+    """Do the steps of a call in this thread; return its response."""
     held: list[HeldCall] = []
     try:
-        return drive(steps, _doing(wire, limiter, drive, Event().wait, _held_turn, held))
+        return drive(steps, _step_executor(adapter, limiter, drive, Event().wait, _held_turn, held))
     except BaseException:
         for each in held:
             each.free()
         raise
 
 
-def run_async(steps: CallSteps, wire: Wire, limiter: AsyncLimiter | None) -> Coroutine[Any, Any, Any]:
+def run_async(steps: CallSteps, adapter: LibraryAdapter, limiter: AsyncLimiter | None) -> Coroutine[Any, Any, Any]:
     """`run` on an event loop, which is never blocked."""
     held: list[HeldCall] = []
-    return _freeing(steps, _doing(wire, limiter, drive_async, asyncio.sleep, _held_turn_async, held), held)
+    return _run_async(steps, _step_executor(adapter, limiter, drive_async, asyncio.sleep, _held_turn_async, held), held)
 
 
-async def _freeing(steps: CallSteps, do: Callable[[Step], Any], held: list[HeldCall]) -> Any:
+async def _run_async(steps: CallSteps, do: Callable[[Step], Any], held: list[HeldCall]) -> Any:
     try:
         return await drive_async(steps, do)
     except BaseException:
@@ -364,15 +376,15 @@ async def _freeing(steps: CallSteps, do: Callable[[Step], Any], held: list[HeldC
         raise
 
 
-def _doing(
-    wire: Wire,
+def _step_executor(
+    adapter: LibraryAdapter,
     limiter: Any,
-    driven: Callable[[Any], Any],
+    drive_steps: Callable[[Any], Any],
     sleep: Callable[[float], Any],
     held_turn: Callable[[Any, Turn, list[HeldCall]], Any],
     held: list[HeldCall],
 ) -> Callable[[Step], Any]:
-    """How a step is done; in asyncio it gives an awaitable. `held` is what the call holds while it is going on."""
+    """Return the function that does a step; in asyncio it returns an awaitable. `held` has the holds of the call."""
 
     def do(step: Step) -> Any:
         match step:
@@ -381,15 +393,15 @@ def _doing(
             case Sleep(seconds):
                 return sleep(seconds)
             case SendRequest():
-                return driven(_outcome(wire, wire.send))
+                return drive_steps(_outcome_steps(adapter, adapter.send))
             case ReadToEnd(response):
-                return driven(_outcome(wire, partial(wire.keep, response)))
-            case Free(own, actual):
+                return drive_steps(_outcome_steps(adapter, partial(adapter.buffer, response)))
+            case Free(held_call, actual):
                 held.clear()
-                return own.free(actual)
-            case FreeWhenClosed(response, own):
+                return held_call.free(actual)
+            case FreeWhenClosed(response, held_call):
                 held.clear()
-                return wire.free_when_closed(response, own)
+                return adapter.free_when_closed(response, held_call)
 
     return do
 
@@ -410,9 +422,9 @@ async def _held_turn_async(limiter: AsyncLimiter, turn: Turn, held: list[HeldCal
     return held[0]
 
 
-def _outcome(wire: Wire, call: Callable[[], Any]) -> Generator[Any, Any, ServerResponse | Failure]:
-    """What comes of what a library does, as the steps see it."""
+def _outcome_steps(adapter: LibraryAdapter, call: Callable[[], Any]) -> Generator[Any, Any, ServerResponse | Failure]:
+    """Call the library; return the outcome as the steps see it."""
     try:
-        return wire.answer((yield call()))
-    except wire.errors as error:
-        return Failure(error, wire.fate(error))
+        return adapter.read_response((yield call()))
+    except adapter.errors as error:
+        return Failure(error, adapter.failure_kind(error))

@@ -1,6 +1,6 @@
-"""What a client remembers of those that it calls: until when they want to be left alone, and how they fare.
+"""The state of a client's destinations: until when each is on hold, its retry budget, and its share of failures.
 
-One `Destination` for each key, safe under threads. Nothing here sleeps or sends.
+There is one thread-safe `Destination` for each key. Nothing here sleeps or sends.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from headgate.forks import ProcessLock
 from headgate.keys import Key, encode_key
 
 MOST_DESTINATIONS = 4096
-"""Keys that are remembered; beyond that the one longest unused is forgotten, if it can be one that is not held."""
+"""The number of keys that are stored; beyond that the least recently used is removed, if possible one not on hold."""
 
 LARGEST_SPREAD_US = US_PER_SECOND
-"""Those that were held go on within a tenth of the hold, at most within a second."""
+"""Calls that were held continue within a tenth of the hold, at most within a second."""
 
 RETRIES_AT_FIRST = 10
 MOST_RETRIES_SAVED = 100
 RETRY_EVERY_US = 10 * US_PER_SECOND
-"""Whatever its share of the calls, a key may retry ten times at first, and later once in ten seconds."""
+"""Independent of its share of the calls, a key may retry ten times at first, and later once in ten seconds."""
 
 WINDOW_BUCKETS = 24
 BUCKET_US = 5 * US_PER_SECOND
-"""Two minutes, as in the SRE book."""
+"""The buckets cover two minutes, as in the SRE book."""
 
-_LOOKED_AT = 16
+_MOST_EXAMINED = 16
 
 
 class Throttle:
-    """Client-side throttling: how likely a call should be rejected before it is sent.
+    """Client-side throttling: the probability with which a call is rejected before it is sent.
 
-    max(0, (requests - k * accepts) / (requests + 1)) over the last two minutes, a rejected call being a
-    request too. Source: Beyer et al., Site Reliability Engineering, chapter 21, "Handling Overload".
+    It is max(0, (requests - k * accepts) / (requests + 1)) over the last two minutes, where a rejected call is a
+    request, too. Source: Beyer et al., Site Reliability Engineering, chapter 21, "Handling Overload".
     """
 
     __slots__ = ("_accepts", "_bucket", "_k", "_requests")
@@ -47,13 +47,13 @@ class Throttle:
         self._bucket = 0
 
     def chance(self, now_us: int) -> float:
-        """The probability with which to reject a call now."""
+        """Return the probability with which to reject a call now."""
         self._move_to(now_us)
         requests = sum(self._requests)
         return max(0.0, (requests - self._k * sum(self._accepts)) / (requests + 1))
 
     def count(self, now_us: int, *, accepted: bool) -> None:
-        """Count a request whose outcome is known; one that was not sent was not accepted."""
+        """Count a request whose outcome is known; one that was not sent counts as not accepted."""
         self._move_to(now_us)
         self._requests[self._bucket % WINDOW_BUCKETS] += 1
         self._accepts[self._bucket % WINDOW_BUCKETS] += accepted
@@ -62,13 +62,13 @@ class Throttle:
         bucket = now_us // BUCKET_US
         for passed in range(max(self._bucket + 1, bucket - WINDOW_BUCKETS + 1), bucket + 1):
             self._requests[passed % WINDOW_BUCKETS] = self._accepts[passed % WINDOW_BUCKETS] = 0
-        self._bucket = max(self._bucket, bucket)  # a clock that goes back forgets nothing
+        self._bucket = max(self._bucket, bucket)  # a clock that is set back clears nothing
 
 
 class Budget:
-    """Retries as a share of calls, so that a failing server is not stormed; a bucket of tokens.
+    """Retries as a share of calls, so that they do not overload a failing server; a token bucket.
 
-    Each call puts in `share` of a token, each retry takes one.
+    Each call adds `share` of a token, each retry takes one.
     """
 
     __slots__ = ("_share", "_tokens", "_updated_us")
@@ -97,7 +97,7 @@ class Budget:
 
 
 class Destination:
-    """One key's hold, budget and throttle."""
+    """The hold, the retry budget and the throttle of one key."""
 
     __slots__ = ("_budget", "_held_until_us", "_lock", "_spread_us", "_throttle")
 
@@ -115,33 +115,33 @@ class Destination:
 
     @property
     def spread_us(self) -> int:
-        """Within how long after that the waiting calls go on."""
+        """The time after that within which the waiting calls continue."""
         return self._spread_us
 
     def hold(self, now_us: int, duration_us: int) -> None:
-        """Send nothing for so long; what holds longer stays."""
+        """Send nothing for so long; a longer hold stays in force."""
         with self._lock.current:
             if now_us + duration_us > self._held_until_us:
                 self._held_until_us = now_us + duration_us
                 self._spread_us = min(duration_us // 10, LARGEST_SPREAD_US)
 
     def add_call(self) -> None:
-        """A call begins."""
+        """Count a new call."""
         with self._lock.current:
             self._budget.add_call()
 
     def take_retry(self, now_us: int) -> bool:
-        """Whether one more retry is within the budget; if so, it is spent."""
+        """Take a retry from the budget; return whether there was one."""
         with self._lock.current:
             return self._budget.take(now_us)
 
     def give_retry_back(self) -> None:
-        """A retry was what the server had asked for."""
+        """Return a retry to the budget: the server had asked for it."""
         with self._lock.current:
             self._budget.give_back()
 
     def rejects(self, now_us: int, random: Callable[[], float]) -> float:
-        """The chance that was thrown, if it fell so that a call is rejected, which is counted; else 0."""
+        """Decide at random whether to reject a call; return the probability if so, and count the call, else 0."""
         if self._throttle is None:
             return 0.0
         with self._lock.current:
@@ -152,14 +152,14 @@ class Destination:
             return chance
 
     def count(self, now_us: int, *, accepted: bool) -> None:
-        """The outcome of what was sent."""
+        """Count the outcome of a request that was sent."""
         if self._throttle is not None:
             with self._lock.current:
                 self._throttle.count(now_us, accepted=accepted)
 
 
 class Destinations:
-    """The destinations of one client, by key; of bounded number."""
+    """The destinations of one client, by key; their number is bounded."""
 
     def __init__(self, *, retry_budget: float, adaptive_k: float | None, most: int = MOST_DESTINATIONS) -> None:
         self._retry_budget = retry_budget
@@ -172,7 +172,7 @@ class Destinations:
         return len(self._destinations)
 
     def of(self, key: Key, now_us: int) -> Destination:
-        """The destination of a key; raises ArgumentError for what is no key."""
+        """Return the destination of a key; raises ArgumentError for a value that is not a key."""
         name = encode_key(key)
         with self._lock.current:
             destination = self._destinations.get(name)
@@ -186,6 +186,6 @@ class Destinations:
             return destination
 
     def _forget_one(self, now_us: int) -> None:
-        oldest = list(islice(self._destinations, _LOOKED_AT))
+        oldest = list(islice(self._destinations, _MOST_EXAMINED))
         free = (name for name in oldest if self._destinations[name].held_until_us <= now_us)
         del self._destinations[next(free, oldest[0])]

@@ -1,9 +1,9 @@
-"""Errors of calls that were not sent: each is one of Headgate's and one of the client library's at once.
+"""Errors of calls that were not sent: each is an error of Headgate and one of the client library.
 
     except httpx.TransportError: ...      # as for any other call that failed
     except headgate.RateLimited as error: error.decision, error.request
 
-A program that handles its library's errors handles these; one that wants to know more asks for Headgate's.
+A program that handles its library's errors handles these, too; one that needs more detail catches Headgate's.
 """
 
 from __future__ import annotations
@@ -23,42 +23,46 @@ KINDS: tuple[type[HeadgateError], ...] = (
     errors.StoreKeyError,
     errors.StoreError,
 )
-"""What a call may end with before it is sent, the narrower ones first."""
+"""The errors with which a call may end before it is sent, subclasses first."""
 
-Own = Callable[[HeadgateError, Any], Exception]
-"""Gives an error and the request of a call as an error that is the library's, too."""
+ErrorConverter = Callable[[HeadgateError, Any], Exception]
+"""Converts an error, given the request of the call, to one that is the library's, too."""
 
 
-def own_errors(base: type[Exception], module: str, kept: Callable[[Any], Any]) -> tuple[Own, dict[str, type[Any]]]:
-    """What turns errors into those of a library, and the classes of these by name, for `module` to have them.
+def library_errors(
+    base: type[Exception], module: str, picklable: Callable[[Any], Any]
+) -> tuple[ErrorConverter, dict[str, type[Any]]]:
+    """Return the converter of errors to a library's, and the classes of the results by name, as names for `module`.
 
-    `base` is what the library raises where there is no answer. `kept` gives of a request what can be pickled.
+    `base` is what the library raises where there is no response. `picklable` returns a request that can be pickled.
     """
-    twins = {kind: _twin(kind, base, module, kept) for kind in KINDS}
+    classes = {kind: _combined_class(kind, base, module, picklable) for kind in KINDS}
 
-    def own(error: HeadgateError, request: Any) -> Exception:
+    def convert(error: HeadgateError, request: Any) -> Exception:
         kind = next((kind for kind in KINDS if isinstance(error, kind)), None)
         if kind is None:
             return error
         exact = type(error) is kind
         arguments: Any = error.__reduce__()[1] if exact else error.args
-        twin = _made(twins[kind], arguments, request)
-        twin.__cause__ = error.__cause__ if exact else error
-        return twin
+        converted = _made(classes[kind], arguments, request)
+        converted.__cause__ = error.__cause__ if exact else error
+        return converted
 
-    return own, {kind.__name__: twin for kind, twin in twins.items()}
+    return convert, {kind.__name__: combined for kind, combined in classes.items()}
 
 
-def _twin(kind: type[HeadgateError], base: type[Exception], module: str, kept: Callable[[Any], Any]) -> type[Any]:
+def _combined_class(
+    kind: type[HeadgateError], base: type[Exception], module: str, picklable: Callable[[Any], Any]
+) -> type[Any]:
     def reduce(self: Any) -> Any:
         arguments: Any = kind.__reduce__(self)[1]
-        return _made, (type(self), arguments, kept(self.request))
+        return _made, (type(self), arguments, picklable(self.request))
 
     doc = f"`{kind.__module__}.{kind.__name__}`, and a `{base.__module__}.{base.__name__}` with its `request`."
-    told: dict[str, Any] = {"__doc__": doc, "__module__": module, "__reduce__": reduce}
+    attributes: dict[str, Any] = {"__doc__": doc, "__module__": module, "__reduce__": reduce}
     if not hasattr(base, "request"):
-        told["request"] = None
-    return type(kind.__name__, (kind, base), told)
+        attributes["request"] = None
+    return type(kind.__name__, (kind, base), attributes)
 
 
 def _made(kind: type[Any], arguments: tuple[Any, ...], request: Any) -> Exception:

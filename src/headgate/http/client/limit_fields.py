@@ -1,8 +1,8 @@
-"""What a server's answer says of its limits: the other side of `dialects`.
+"""Parses the limits that a server announces in its responses: the counterpart of `dialects`.
 
-Read are Retry-After (RFC 9110, 10.2.3) and the RateLimit fields of every draft, `X-RateLimit-*` and
-`X-Rate-Limit-*` as GitHub, GitLab, Discord, Reddit, OpenAI, Anthropic and Kong have them. What is malformed
-is ignored. Where several dialects stand in one answer the most exact is read: the drafts since -07, then
+The fields are Retry-After (RFC 9110, 10.2.3), the RateLimit fields of every draft, and `X-RateLimit-*` and
+`X-Rate-Limit-*` as GitHub, GitLab, Discord, Reddit, OpenAI, Anthropic and Kong send them. Malformed fields are
+ignored. Of several dialects in one response the most exact is read: the drafts since -07, then
 `RateLimit-Remaining`, then the others.
 """
 
@@ -17,10 +17,10 @@ from headgate.http.fields.dates import US, http_date_us, seconds_us, until_us
 from headgate.http.fields.structured import Parameters, parse_dictionary, parse_list
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Of a response, names in any case; a field of several lines is one list."""
+"""The header fields of a response, names in any case; a field of several lines is one list."""
 
 LONGEST_WAIT = 86_400.0
-"""Seconds: what an answer says is believed up to a day."""
+"""Seconds: an announced wait is believed up to a day."""
 
 _DIGITS = re.compile(r"[0-9]{1,40}")
 _REMAINING = re.compile(r"([0-9]{1,40})(?:\.[0-9]{1,40})?")
@@ -30,31 +30,31 @@ _NAME_LAST = re.compile(r"(?P<x>[a-z0-9]+-)rate-?limit-(?P<of>.+)-(?P<what>remai
 _READ = frozenset(("retry-after", "retry-after-ms", "date", "age"))
 
 
-class ToldLimit(NamedTuple):
-    """One limit, as far as an answer tells of it."""
+class AnnouncedLimit(NamedTuple):
+    """One limit, as far as a response announces it."""
 
     name: str
-    """Of the policy, or what the field's name ends in (`tokens`, `minute`); empty for a limit without one."""
+    """The policy's name, or the end of the field's name (`tokens`, `minute`); empty for a limit without one."""
 
     remaining: int | None
-    """Units that are left; None if only the reset is told."""
+    """Units that are left; None if only the reset is announced."""
 
     reset_after_us: int | None
-    """Microseconds until there are more; None if that is not told."""
+    """Microseconds until more units are available; None if that is not announced."""
 
     @property
     def reset_after(self) -> float | None:
-        """Seconds until there are more."""
+        """Seconds until more units are available."""
         return _seconds(self.reset_after_us)
 
 
-class Told(NamedTuple):
-    """What an answer says of its server's limits, counted from the moment at which it came."""
+class AnnouncedLimits(NamedTuple):
+    """The limits that a response announces; times count from the moment at which it was received."""
 
     retry_after_us: int | None
-    """Of Retry-After; None where there is none."""
+    """Microseconds of Retry-After; None where there is none."""
 
-    limits: tuple[ToldLimit, ...]
+    limits: tuple[AnnouncedLimit, ...]
 
     @property
     def retry_after(self) -> float | None:
@@ -63,7 +63,7 @@ class Told(NamedTuple):
 
     @property
     def remaining(self) -> int | None:
-        """The units that the scarcest limit has left; None where that is not told."""
+        """The units that the scarcest limit has left; None where that is not announced."""
         return min((limit.remaining for limit in self.limits if limit.remaining is not None), default=None)
 
     @property
@@ -73,7 +73,7 @@ class Told(NamedTuple):
 
     @property
     def exhausted_for_us(self) -> int | None:
-        """Microseconds until something remains of every limit; None where something does, or it is not told.
+        """Microseconds until every limit has units left; None where all have, or it is not announced.
 
         Retry-After takes precedence.
         """
@@ -81,12 +81,12 @@ class Told(NamedTuple):
 
     @property
     def refused_for_us(self) -> int | None:
-        """Microseconds for which an answer of refusal asks to wait; None where it does not."""
+        """Microseconds that a refusal asks to wait; None where it does not."""
         return self._wait_us(0, None)
 
     @property
     def refused_for(self) -> float | None:
-        """Seconds for which an answer of refusal asks to wait."""
+        """Seconds that a refusal asks to wait."""
         return _seconds(self.refused_for_us)
 
     def _wait_us(self, *remaining: int | None) -> int | None:
@@ -96,13 +96,13 @@ class Told(NamedTuple):
         return max((reset for reset in resets if reset is not None), default=None)
 
 
-def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WAIT) -> Told | None:
-    """What the header fields of a response say of its server's limits; None if nothing.
+def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WAIT) -> AnnouncedLimits | None:
+    """Return the limits that the header fields of a response announce; None if there are none.
 
     Moments are relative to the response's Date, without one to `now_us` [the system's clock]. Waits are in
-    [0, `cap`] seconds. Of an answer that a cache has kept (Age above 0) only Retry-After counts, less its age.
+    [0, `cap`] seconds. Of a response from a cache (Age above 0) only Retry-After counts, less its age.
     """
-    fields = _fields_that_tell(headers)
+    fields = _announcing_fields(headers)
     if not fields:
         return None
     now_us = SYSTEM_CLOCK.now_us() if now_us is None else now_us
@@ -114,7 +114,7 @@ def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WA
     limits = [] if age_us else _limits(fields, server_us)
     if retry_after_us is None and not limits:
         return None
-    return Told(
+    return AnnouncedLimits(
         None if retry_after_us is None else min(max(retry_after_us - age_us, 0), cap_us),
         tuple(
             limit if limit.reset_after_us is None else limit._replace(reset_after_us=min(limit.reset_after_us, cap_us))
@@ -123,24 +123,24 @@ def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WA
     )
 
 
-def _fields_that_tell(headers: Headers) -> dict[str, str]:
-    """The fields that are read, by name in lower case; empty if none of them tells of a limit."""
+def _announcing_fields(headers: Headers) -> dict[str, str]:
+    """Return the fields that are read, by name in lower case; empty if none of them announces a limit."""
     fields: dict[str, str] = {}
-    telling = False
+    announces_limit = False
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     for name, value in cast(Iterable[tuple[str, str]], pairs):
         lower = name.lower()
         limited = "ratelimit" in lower or "rate-limit" in lower
         if limited or lower in _READ:
-            telling = telling or limited or lower.startswith("retry-after")
+            announces_limit = announces_limit or limited or lower.startswith("retry-after")
             fields[lower] = f"{fields[lower]}, {value.strip()}" if lower in fields else value.strip()
-    return fields if telling else {}
+    return fields if announces_limit else {}
 
 
 def _retry_after_us(fields: dict[str, str], server_us: int) -> int | None:
-    """Retry-After: delay-seconds, a fraction of them too, or an HTTP date; sent twice, the longer one.
+    """Parse Retry-After: delay-seconds, also with a fraction, or an HTTP date; if sent twice, the longer one.
 
-    `retry-after-ms`, which Azure and OpenAI send beside it, is the same more exactly.
+    `retry-after-ms`, which Azure and OpenAI send as well, is more exact.
     """
     if _DIGITS.fullmatch(fields.get("retry-after-ms", "")):
         return int(fields["retry-after-ms"]) * 1000
@@ -154,34 +154,39 @@ def _retry_after_us(fields: dict[str, str], server_us: int) -> int | None:
     return None if moment_us is None else max(0, moment_us - server_us)
 
 
-def _limits(fields: dict[str, str], server_us: int) -> list[ToldLimit]:
-    drafted = _of_the_draft(fields["ratelimit"]) if "ratelimit" in fields else []
-    return drafted or _of_names(fields, server_us, with_x=False) or _of_names(fields, server_us, with_x=True)
+def _limits(fields: dict[str, str], server_us: int) -> list[AnnouncedLimit]:
+    drafted = _parse_draft_field(fields["ratelimit"]) if "ratelimit" in fields else []
+    return (
+        drafted or _limits_by_name(fields, server_us, with_x=False) or _limits_by_name(fields, server_us, with_x=True)
+    )
 
 
-def _of_the_draft(text: str) -> list[ToldLimit]:
-    """`"api";r=5;t=3` since draft -08, `api;a=5;w=3` in the next one, `limit=9, remaining=5, reset=3` in -07."""
+def _parse_draft_field(text: str) -> list[AnnouncedLimit]:
+    """Parse `"api";r=5;t=3` since draft -08, `api;a=5;w=3` in the next, `limit=9, remaining=5, reset=3` in -07."""
     members = parse_list(text)
     if members is not None:
-        limits = [_of_parameters(name, given, *("rt" if "r" in given else "aw")) for name, given in members]
+        limits = [
+            _limit_of_parameters(name, parameters, *("rt" if "r" in parameters else "aw"))
+            for name, parameters in members
+        ]
         return [limit for limit in limits if limit is not None]
     dictionary = parse_dictionary(text)
-    limit = None if dictionary is None else _of_parameters("", dictionary, "remaining", "reset")
+    limit = None if dictionary is None else _limit_of_parameters("", dictionary, "remaining", "reset")
     return [] if limit is None else [limit]
 
 
-def _of_parameters(name: str, given: Parameters, remaining: str, reset: str) -> ToldLimit | None:
-    """A limit of two Integers from 0; without the second no time is told, with anything else it is malformed."""
-    left, seconds = given.get(remaining), given.get(reset)
-    if not isinstance(left, int) or left < 0:
+def _limit_of_parameters(name: str, parameters: Parameters, remaining: str, reset: str) -> AnnouncedLimit | None:
+    """Return a limit of two Integers from 0; the second may be missing, and any other value is malformed."""
+    remaining_units, seconds = parameters.get(remaining), parameters.get(reset)
+    if not isinstance(remaining_units, int) or remaining_units < 0:
         return None
     if seconds is None:
-        return ToldLimit(name, left, None)
-    return ToldLimit(name, left, seconds * US) if isinstance(seconds, int) and seconds >= 0 else None
+        return AnnouncedLimit(name, remaining_units, None)
+    return AnnouncedLimit(name, remaining_units, seconds * US) if isinstance(seconds, int) and seconds >= 0 else None
 
 
-def _of_names(fields: dict[str, str], server_us: int, *, with_x: bool) -> list[ToldLimit]:
-    """Fields of one number each: `X-RateLimit-Remaining`, `x-ratelimit-reset-tokens`, `RateLimit-Reset`."""
+def _limits_by_name(fields: dict[str, str], server_us: int, *, with_x: bool) -> list[AnnouncedLimit]:
+    """Parse fields of one number each: `X-RateLimit-Remaining`, `x-ratelimit-reset-tokens`, `RateLimit-Reset`."""
     remaining: dict[str, int] = {}
     resets: dict[str, int] = {}
     for name, text in fields.items():
@@ -198,7 +203,7 @@ def _of_names(fields: dict[str, str], server_us: int, *, with_x: bool) -> list[T
             if reset_us is not None and (match["what"] == "reset-after" or of not in resets):
                 resets[of] = reset_us
     names = [*remaining, *(of for of in resets if of not in remaining)]
-    return [ToldLimit(of, remaining.get(of), resets.get(of, resets.get(""))) for of in names]
+    return [AnnouncedLimit(of, remaining.get(of), resets.get(of, resets.get(""))) for of in names]
 
 
 def _seconds(duration_us: int | None) -> float | None:

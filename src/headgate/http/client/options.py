@@ -1,4 +1,4 @@
-"""The options of a client that keeps to limits, and their checks."""
+"""The options of a client that obeys limits, and their checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.costs import Cost
 from headgate.decision import OnStoreError
 from headgate.decorator import check_plain
 from headgate.errors import ArgumentError, ConfigError, check_flag
-from headgate.http.client.places import holds
+from headgate.http.client.held_call import holds
 from headgate.keys import Key, check_cost
 from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import Limit
@@ -21,7 +21,7 @@ from headgate.stores.protocol import Store
 from headgate.waiting.steps import timeout_us
 
 ClientLimits = AnyLimits | Limiter | AsyncLimiter | None
-"""The client's own limits: limits, a limiter of the client's colour, or none."""
+"""The client's own limits: limits, a limiter (for a client in asyncio an AsyncLimiter), or None."""
 
 MOST_RETRIES = 10
 _WITH_LIMITS = ("cost", "store", "name", "on_store_error")
@@ -31,25 +31,26 @@ class Options(TypedDict, total=False):
     """How calls are held and repeated; defaults are in brackets."""
 
     key: Callable[[Any], Key]
-    """What is counted and held together, from the library's request [scheme, host and port of its URL]."""
+    """Returns the key of the calls that are counted and held together, by the library's request [scheme, host and port
+    of its URL]."""
 
     cost: Cost | Callable[[Any], Cost]
-    """What a request costs, with limits: a number, or one for each unit that they count [1]."""
+    """The cost of a request, with limits: a number, or one for each unit that they count [1]."""
 
     store: str | Store
-    """Where the states of the limits are, a URL or a store ["memory://"]. One opened here is closed here."""
+    """The store of the limits' states, or its URL ["memory://"]. A store that was opened here is closed here."""
 
     name: str
     """The limiter's name: those of one name and store are one limiter [none]."""
 
     timeout: float | None
-    """Seconds within which the last attempt of a call begins, all waits included; None for no end [30].
+    """Seconds within which the last attempt of a call begins, all waits included; None for no limit [30].
 
     An attempt in progress is bounded by the library's own timeouts.
     """
 
     retries: int
-    """How often a call is retried, 0 to 10 [2]."""
+    """The greatest number of retries of a call, 0 to 10 [2]."""
 
     retry_budget: float
     """Retries as a share of a key's calls, 0 to 1 [0.1]. Ten at first and one in ten seconds are free."""
@@ -61,20 +62,20 @@ class Options(TypedDict, total=False):
     """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
 
     on_store_error: OnStoreError
-    """What happens to a call where the store of the limits does not answer: this process decides by limits of its own,
-    or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=`
-    of the store's URL ["local"; "open" for a store without a guard]."""
+    """What happens to a call where the store of the limits does not answer: this process decides by limits of its own
+    ("local"), the call is sent ("open"), or StoreError is raised ("closed"). A limiter's own choice comes first, then
+    this one, then `?on_error=` of the store's URL ["local"; "open" for a store without a guard]."""
 
     clock: Clock
     """Replaces the store's clock, and measures waits."""
 
     random: Callable[[], float]
-    """Gives random numbers from 0 up to 1, for jitter and rejections [random.random]."""
+    """Returns random numbers from 0 up to 1, for jitter and rejections [random.random]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options that were checked."""
+    """Checked options."""
 
     limiter: Limiter | AsyncLimiter | None
     owned: bool
@@ -89,7 +90,7 @@ class Settings:
     retries: int
     retry_budget: float
     adaptive_k: float | None
-    """None where nothing is rejected."""
+    """None where no call is rejected here."""
 
     closed: bool
     clock: Clock
@@ -97,7 +98,7 @@ class Settings:
 
 
 def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) -> Settings:
-    """Settings, or the ConfigError of what cannot be meant. `asynchronous` is the client's colour."""
+    """Return the checked settings, `asynchronous` for a client in asyncio; raises ConfigError for invalid options."""
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         raise TypeError(
@@ -151,7 +152,7 @@ def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> L
         for name in ("store", "name"):
             if name in options:
                 raise ConfigError(f"{name} goes with limits; a limiter has its own")
-        return limits.told(choice) if choice is not None else limits
+        return limits.with_on_store_error(choice) if choice is not None else limits
     if not isinstance(limits, str | Limit | Sequence):
         raise ConfigError(f"limits are text, limit values, a limiter or None, not {limits!r}")
     store, name = options.get("store", "memory://"), options.get("name", "")
@@ -168,7 +169,7 @@ def _cost(cost: object, limiter: Limiter | AsyncLimiter | None) -> Cost | Callab
             limiter.counted.read(cost)
     except ArgumentError as error:
         if isinstance(cost, Mapping) or (limiter is not None and not limiter.counted.is_plain):
-            raise ConfigError(f"cost is what a request costs, or a function of it: {error}") from error
+            raise ConfigError(f"cost is a number, one for each unit, or a function of the request: {error}") from error
         raise ConfigError(f"cost is a whole number from 0, or a function of the request, not {cost!r}") from error
     return cast(Cost, cost)
 

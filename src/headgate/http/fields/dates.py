@@ -1,7 +1,7 @@
-"""How headers write a moment or a duration: HTTP dates, RFC 3339, numbers of seconds, `6m0s`.
+"""Parses the moments and durations in headers: HTTP dates, RFC 3339, numbers of seconds, `6m0s`.
 
-Everything becomes whole microseconds, rounded up. What is malformed is None, never an exception: what a
-server sends must not break its client.
+All results are whole microseconds, rounded up. Malformed text gives None, never an exception: a server must not be
+able to break its client.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _RFC_3339 = re.compile(
 
 
 def http_date_us(text: str, now_us: int) -> int | None:
-    """The moment of an HTTP date in any of the three formats of RFC 9110, 5.6.7.
+    """Return the moment of an HTTP date in any of the three formats of RFC 9110, 5.6.7.
 
-    `now_us` tells which century a year of two digits is of: none is more than 50 years ahead.
+    `now_us` determines the century of a year with two digits: it is at most 50 years ahead.
     """
     for form in _HTTP_DATES:
         match = form.fullmatch(text)
@@ -56,7 +56,7 @@ def http_date_us(text: str, now_us: int) -> int | None:
 
 
 def seconds_us(text: str) -> int | None:
-    """A number of seconds, perhaps with a fraction."""
+    """Parse a number of seconds, perhaps with a fraction."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
@@ -65,10 +65,9 @@ def seconds_us(text: str) -> int | None:
 
 
 def until_us(text: str, now_us: int) -> int | None:
-    """How long until what a reset field names: a duration, a number of seconds, or a moment.
+    """Return the time until the reset in a field: a duration, a number of seconds, or a moment.
 
-    A number above 10**9 is the seconds since the epoch, one above 10**12 the milliseconds. What is past
-    is 0.
+    A number above 10**9 is seconds since the epoch, one above 10**12 milliseconds. A moment in the past gives 0.
     """
     number_us = seconds_us(text)
     if number_us is not None:
@@ -85,7 +84,7 @@ def until_us(text: str, now_us: int) -> int | None:
 
 
 def _duration_us(text: str) -> int | None:
-    """`6m0s`, `20ms`, `1.5s`: a duration as Go writes it."""
+    """Parse a duration as Go writes it: `6m0s`, `20ms`, `1.5s`."""
     total_ns = position = 0
     while position < len(text):
         part = _PART.match(text, position)

@@ -1,7 +1,7 @@
-"""The ways in which HTTP has said what remains, by name; all from one decision.
+"""The dialects of rate limit header fields, by name; each writes the fields of a decision.
 
 `draft-11` is that of `ratelimit_fields`, and `draft-next` what the draft's editors write now. The older
-ones, and `X-RateLimit-*`, tell one limit only: the binding one. Sources: the tags -03, -06, -07 and -11
+ones, and `X-RateLimit-*`, report only one limit: the binding one. Sources: the tags -03, -06, -07 and -11
 of draft-ietf-httpapi-ratelimit-headers; of `x-epoch`, GitHub's documentation of its REST API.
 """
 
@@ -22,54 +22,54 @@ from headgate.http.fields.ratelimit import (
 )
 
 Fields = Callable[[Decision], list[tuple[str, str]]]
-"""What writes the fields of a decision: (name, value) each."""
+"""Writes the fields of a decision: (name, value) each."""
 
 NONE = "none"
 
 
 def fields_of(dialects: str | Sequence[str], clock: Clock = SYSTEM_CLOCK) -> Fields:
-    """What writes one dialect, or several one after another; raises ConfigError for a name that is none.
+    """Return the writer of one dialect, or of several one after another; raises ConfigError for an unknown name.
 
-    `clock` tells the moment that `x-epoch` counts from.
+    `clock` gives the current time for `x-epoch`.
     """
     if not isinstance(dialects, str | Sequence):
         raise ConfigError(f"headers are the name of a dialect, or a list of names, not {dialects!r:.40}")
     names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
-    writers: dict[str, Fields] = {**_WRITERS, "x-epoch": partial(_epoch, clock)}
+    writers: dict[str, Fields] = {**_WRITERS, "x-epoch": partial(_x_epoch, clock)}
     for name in names:
         if name not in writers:
             raise ConfigError(f"no dialect of headers is named {name!r:.40}; there are {', '.join(writers)}")
     if len(names) == 1:
         return writers[names[0]]
 
-    def several(decision: Decision) -> list[tuple[str, str]]:
+    def write_several(decision: Decision) -> list[tuple[str, str]]:
         fields: dict[str, tuple[str, str]] = {}
         for name in names:
             for field in writers[name](decision):
-                fields.setdefault(field[0].lower(), field)  # the drafts share names: the first one's stands
+                fields.setdefault(field[0].lower(), field)  # the drafts share names: the first field of a name counts
         return list(fields.values())
 
-    return several
+    return write_several
 
 
-def _none(decision: Decision) -> list[tuple[str, str]]:
+def _no_fields(decision: Decision) -> list[tuple[str, str]]:
     return []
 
 
-def _next(decision: Decision) -> list[tuple[str, str]]:
+def _draft_next(decision: Decision) -> list[tuple[str, str]]:
     """`RateLimit: "api";a=99;w=60`"""
     fields = []
     for name, value in ratelimit_fields(decision):
         renamed = value
         if name == "RateLimit":
             enforced = [reading for reading in decision.limits if not reading.shadow]
-            told = enforced if decision.allowed else [reading for reading in enforced if not reading.allowed]
-            renamed = ", ".join(map(_next_item, told))
+            listed = enforced if decision.allowed else [reading for reading in enforced if not reading.allowed]
+            renamed = ", ".join(map(_draft_next_item, listed))
         fields.append((name, renamed))
     return fields
 
 
-def _next_item(reading: LimitReading) -> str:
+def _draft_next_item(reading: LimitReading) -> str:
     available = f'"{reading.name}";a={min(max(reading.remaining, 0), LARGEST_INTEGER)}'
     never = reading.retry_after_us is None and reading.remaining <= 0
     if never or not reading.definition.limit.is_rate:
@@ -77,9 +77,9 @@ def _next_item(reading: LimitReading) -> str:
     return f"{available};w={effective_seconds(reading)}"
 
 
-def _seven(decision: Decision) -> list[tuple[str, str]]:
+def _draft_07(decision: Decision) -> list[tuple[str, str]]:
     """`RateLimit: limit=100, remaining=50, reset=5`"""
-    numbers = _numbers(decision)
+    numbers = _binding_numbers(decision)
     if numbers is None:
         return []
     limit, remaining, reset = numbers
@@ -88,14 +88,14 @@ def _seven(decision: Decision) -> list[tuple[str, str]]:
     return [*fields, ("RateLimit-Policy", policies)] if policies else fields
 
 
-def _six(decision: Decision) -> list[tuple[str, str]]:
+def _draft_06(decision: Decision) -> list[tuple[str, str]]:
     """`RateLimit-Limit: 100`, and so on, each an Integer."""
     fields = _three_fields("RateLimit", decision)
     policies = ", ".join(_policies(decision))
     return [*fields, ("RateLimit-Policy", policies)] if fields and policies else fields
 
 
-def _three(decision: Decision) -> list[tuple[str, str]]:
+def _draft_03(decision: Decision) -> list[tuple[str, str]]:
     """`RateLimit-Limit: 20, 20;w=2, 5000;w=86400`"""
     fields = _three_fields("RateLimit", decision)
     if fields:
@@ -103,12 +103,12 @@ def _three(decision: Decision) -> list[tuple[str, str]]:
     return fields
 
 
-def _delta(decision: Decision) -> list[tuple[str, str]]:
+def _x_delta(decision: Decision) -> list[tuple[str, str]]:
     """`X-RateLimit-Reset: 5`, seconds from now."""
     return _three_fields("X-RateLimit", decision)
 
 
-def _epoch(clock: Clock, decision: Decision) -> list[tuple[str, str]]:
+def _x_epoch(clock: Clock, decision: Decision) -> list[tuple[str, str]]:
     """`X-RateLimit-Reset: 1795211522`, seconds since the Unix epoch."""
     fields = _three_fields("X-RateLimit", decision)
     if fields:
@@ -118,36 +118,36 @@ def _epoch(clock: Clock, decision: Decision) -> list[tuple[str, str]]:
 
 
 def _three_fields(name: str, decision: Decision) -> list[tuple[str, str]]:
-    numbers = _numbers(decision)
+    numbers = _binding_numbers(decision)
     if numbers is None:
         return []
     names = (f"{name}-Limit", f"{name}-Remaining", f"{name}-Reset")
     return [(field, str(number)) for field, number in zip(names, numbers, strict=True)]
 
 
-def _numbers(decision: Decision) -> tuple[int, int, int] | None:
-    """Limit, remaining and seconds until the reset, of the binding limit."""
-    speaking = decision.binding
-    if speaking is None or speaking.shadow:
+def _binding_numbers(decision: Decision) -> tuple[int, int, int] | None:
+    """Return limit, remaining and seconds until the reset, of the binding limit."""
+    binding = decision.binding
+    if binding is None or binding.shadow:
         return None
     seconds = retry_after_seconds(decision) if not decision.allowed else None
     reset = -(-_reset_us(decision) // 1_000_000) if seconds is None else seconds
-    return min(speaking.limit, LARGEST_INTEGER), min(max(speaking.remaining, 0), LARGEST_INTEGER), reset
+    return min(binding.limit, LARGEST_INTEGER), min(max(binding.remaining, 0), LARGEST_INTEGER), reset
 
 
 def _reset_us(decision: Decision) -> int:
-    """When a refused client may come again; of an admitted one, when all is there again."""
+    """Return when a refused client may retry; for an admitted one, when the whole quota is available again."""
     if not decision.allowed and decision.retry_after_us is not None:
         return decision.retry_after_us
     return decision.reset_after_us or 0
 
 
 def _policies(decision: Decision) -> list[str]:
-    """`20;w=2` for each limit that counts what the binding one does; of those with the same quota, one."""
+    """Return `20;w=2` for each limit that counts the binding one's unit; of those with the same quota, one."""
     found: dict[int, str] = {}
-    speaking = decision.binding
+    binding = decision.binding
     for reading in decision.limits:
-        if speaking is None or reading.unit != speaking.unit:  # these fields cannot name what a number counts
+        if binding is None or reading.unit != binding.unit:  # these fields cannot name what a number counts
             continue
         if reading.shadow or not reading.definition.limit.is_rate:
             continue
@@ -159,14 +159,14 @@ def _policies(decision: Decision) -> list[str]:
 
 _WRITERS: dict[str, Fields] = {
     "draft-11": ratelimit_fields,
-    "draft-next": _next,
-    "draft-07": _seven,
-    "draft-06": _six,
-    "draft-03": _three,
-    "x-delta": _delta,
-    "x-epoch": _delta,
-    NONE: _none,
+    "draft-next": _draft_next,
+    "draft-07": _draft_07,
+    "draft-06": _draft_06,
+    "draft-03": _draft_03,
+    "x-delta": _x_delta,
+    "x-epoch": _x_delta,
+    NONE: _no_fields,
 }
 
 DIALECTS = tuple(_WRITERS)
-"""Their names."""
+"""The names of all dialects."""

@@ -1,9 +1,9 @@
 """The RateLimit header fields of draft-ietf-httpapi-ratelimit-headers-11, and Retry-After.
 
-Both fields are Lists of RFC 9651: a quoted policy name with parameters. Seconds are rounded up, so
-that a client that comes back when told is let in. Source: the draft, sections 3 and 4; RFC 9110, 10.2.3.
+Both fields are Lists of RFC 9651: a quoted policy name with parameters. Seconds are rounded up, so that
+a client that returns at the announced time is admitted. Source: the draft, sections 3 and 4; RFC 9110, 10.2.3.
 
-Every response has them, so where the native core is at hand it writes them; the class here gives the same.
+Every response has them, so the native core writes them where it is available; the class here writes the same.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LARGEST_INTEGER = 999_999_999_999_999
 _MOST_WRITERS = 4096
 _BYTES = "bytes"
 
-Passing = Callable[[Decision], list[tuple[Any, Any]] | None]
-"""The fields of a decision that passes at once, None where there is more to say or to do."""
+PassingFields = Callable[[Decision], list[tuple[Any, Any]] | None]
+"""Gives the fields of a decision that passes at once, None where more has to be written or done."""
 
 
 class Form(NamedTuple):
-    """What is the same in every answer of a limit. `start` is how its member of RateLimit begins."""
+    """The constant part of a limit's fields. `start` is how its member of RateLimit begins."""
 
     start: str
     window_us: int
@@ -41,8 +41,7 @@ class Form(NamedTuple):
 class RateLimitFields:
     """Writes RateLimit-Policy and RateLimit of decisions on the same limits.
 
-    `policy` is the whole first field, None where there is nothing to say. Names and values are all text,
-    or all bytes.
+    `policy` is the whole first field, None where there are no fields. Names and values are all text, or all bytes.
     """
 
     def __init__(self, forms: Sequence[Form], policy: tuple[Any, Any] | None, name: Any) -> None:
@@ -51,7 +50,7 @@ class RateLimitFields:
         self._name = name
 
     def write(self, decision: Decision) -> list[tuple[Any, Any]]:
-        """The fields of a decision; of a refusal RateLimit lists only the limits that refuse."""
+        """Return the fields of a decision; for a refusal RateLimit lists only the limits that refuse."""
         if self._policy is None:
             return []
         items = [
@@ -65,12 +64,12 @@ class RateLimitFields:
         return [self._policy, (self._name, value.encode() if isinstance(self._name, bytes) else value)]
 
     def write_passing(self, decision: Decision) -> list[tuple[Any, Any]] | None:
-        """The fields of a decision that passes at once and was decided by its store; None for any other."""
+        """Return the fields of a decision that passes at once and was made by its store; None for any other."""
         return self.write(decision) if decision.allowed and not decision.degraded and not decision.delay_us else None
 
 
 class _Writers(NamedTuple):
-    """What writes the fields of decisions on these limits, as text and as bytes."""
+    """The writers of the fields of decisions on these limits, as text and as bytes."""
 
     definitions: tuple[NamedLimit, ...]
     text: RateLimitFields
@@ -84,18 +83,18 @@ _writers: dict[int, _Writers] = {}
 
 
 def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
-    """RateLimit-Policy and RateLimit; none where no enforced limit applied.
+    """Return RateLimit-Policy and RateLimit; no field where no enforced limit applied.
 
     A refusal lists only the limits that refuse in RateLimit, and all of them in RateLimit-Policy.
     """
     return writers_of(decision.definitions).text.write(decision)
 
 
-def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool) -> Passing:
-    """What writes the fields of a decision that passes at once and was decided by its store; None for any other.
+def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool) -> PassingFields:
+    """Return the writer of the fields of decisions that pass at once and were made by their store; None for any other.
 
-    `encoded` as ASGI has them, in bytes and lower case; else as text. `definitions` are those of all decisions
-    it is asked for, None where they differ.
+    `encoded` fields are bytes in lower case, as in ASGI; others are text. `definitions` are those of all decisions,
+    None where they differ.
     """
     if definitions is not None:
         writers = writers_of(definitions)
@@ -108,43 +107,43 @@ def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool)
     return write_passing
 
 
-def passes_without_words(decision: Decision) -> list[tuple[Any, Any]] | None:
-    """No field for a decision that passes at once and was decided by its store; None for any other."""
+def passing_without_fields(decision: Decision) -> list[tuple[Any, Any]] | None:
+    """Return no fields for a decision that passes at once and was made by its store; None for any other."""
     return [] if decision.allowed and not decision.degraded and not decision.delay_us else None
 
 
 def retry_after_seconds(decision: Decision) -> int | None:
-    """What Retry-After says on a refusal: at least 1; None where waiting cannot help."""
+    """Return the seconds of Retry-After on a refusal: at least 1; None where waiting cannot help."""
     if decision.retry_after_us is None:
         return None
     return max(1, _seconds(decision.retry_after_us))
 
 
 def policy_item(reading: LimitReading) -> str:
-    """A member of RateLimit-Policy: `"burst";q=20;w=2`, `"llm.tokens";q=90000;qu="tokens";w=60`."""
+    """Return a member of RateLimit-Policy: `"burst";q=20;w=2`, `"llm.tokens";q=90000;qu="tokens";w=60`."""
     return policy_item_of(reading.definition)
 
 
 def window_seconds(reading: LimitReading) -> int | None:
-    """`w`: the window in whole seconds; None for one below a second, which cannot be said.
+    """Return `w`: the window in whole seconds; None for one below a second, which the field cannot express.
 
-    A bucket's window is the time in which it fills: it keeps q/w the sustained rate, and r <= q.
+    A bucket's window is the time in which it fills: so q/w is the sustained rate, and r <= q.
     """
     window_us = reading.definition.limit.window_us
     return None if window_us < US else max(1, _seconds(window_us))
 
 
 def effective_seconds(reading: LimitReading) -> int:
-    """`t`: the seconds within which no more than `r` can be used.
+    """Return `t`: the seconds within which no more than `r` can be used.
 
-    At least the time until one more unit is there, and long enough that r/t does not pass the
+    It is at least the time until one more unit is available, and long enough that r/t does not exceed the
     sustained rate; on a refusal never later than Retry-After.
     """
     return _effective_seconds(form_of(reading.definition), reading)
 
 
 def writers_of(definitions: tuple[NamedLimit, ...]) -> _Writers:
-    """What writes the fields of decisions on these limits."""
+    """Return the writers of the fields of decisions on these limits."""
     writers = _writers.get(id(definitions))
     if writers is None or writers.definitions is not definitions:
         writers = _new_writers(definitions)
@@ -156,7 +155,7 @@ def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:
         _writers.clear()
     forms = [form_of(definition) for definition in definitions]
     policy = ", ".join(policy_item_of(definition) for definition in definitions if not definition.shadow)
-    # What overflows the native writer's numbers is left to Python.
+    # Windows that overflow the native writer's integers are left to Python.
     is_native = core.native is not None and all(form.window_us < 1 << 62 for form in forms)
     kind = RateLimitFields if is_native else PythonRateLimitFields
     text = ("RateLimit-Policy", policy) if policy else None
@@ -168,7 +167,7 @@ def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:
 
 
 def native_answers(definitions: tuple[NamedLimit, ...], policy: str) -> Any:
-    """What writes bodies for decisions on these limits; `policy` is the value of RateLimit-Policy."""
+    """Return the native writer of bodies for decisions on these limits; `policy` is the value of RateLimit-Policy."""
     assert core.native is not None
     limits = [
         (form_of(one), one.name, one.rule, str(one.limit), base_unit(one.limit.of)) for one in definitions
@@ -177,7 +176,7 @@ def native_answers(definitions: tuple[NamedLimit, ...], policy: str) -> Any:
 
 
 def form_of(definition: NamedLimit) -> Form:
-    """What is the same in every answer of a limit."""
+    """Return the constant part of a limit's fields."""
     limit = definition.limit
     return Form(
         start=f'"{definition.name}";r=',
@@ -190,7 +189,7 @@ def form_of(definition: NamedLimit) -> Form:
 
 
 def policy_item_of(definition: NamedLimit) -> str:
-    """A limit's member of RateLimit-Policy."""
+    """Return a limit's member of RateLimit-Policy."""
     limit = definition.limit
     policy = f'"{definition.name}";q={min(limit.quota, LARGEST_INTEGER)}'
     unit = quota_unit(limit)
@@ -203,17 +202,17 @@ def policy_item_of(definition: NamedLimit) -> str:
 
 
 def quota_unit(limit: Limit) -> str:
-    """`qu`: what a quota counts, in the draft's own words where it has one, of money billionths: "nano-usd"."""
+    """Return `qu`: the unit of a quota, by the draft's name where it has one, for money billionths: "nano-usd"."""
     unit = "content-bytes" if limit.of == _BYTES else base_unit(limit.of)
     return unit if limit.is_rate else f"concurrent-{unit}"
 
 
 def _limit_item(form: Form, reading: LimitReading) -> str:
-    """Its member of RateLimit."""
-    left = min(max(reading.remaining, 0), LARGEST_INTEGER)  # less is left of what is in debt
+    """Return a limit's member of RateLimit."""
+    remaining = min(max(reading.remaining, 0), LARGEST_INTEGER)  # a limit in debt has less than 0
     if form.in_flight or (reading.remaining <= 0 and reading.retry_after_us is None):
-        return f"{form.start}{left}"  # no time helps, or none is known
-    return f"{form.start}{left};t={min(_effective_seconds(form, reading), LARGEST_INTEGER)}"
+        return f"{form.start}{remaining}"  # no time helps, or none is known
+    return f"{form.start}{remaining};t={min(_effective_seconds(form, reading), LARGEST_INTEGER)}"
 
 
 def _effective_seconds(form: Form, reading: LimitReading) -> int:

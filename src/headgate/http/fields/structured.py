@@ -1,7 +1,7 @@
 """Lists and Dictionaries of RFC 9651, as far as the RateLimit fields need them.
 
-Only what tells an Integer from anything else is kept. A field that breaks the grammar is None as a whole,
-as the RFC asks (section 4.2); members that are Inner Lists are no part of these fields and break them, too.
+The parser only distinguishes an Integer from any other value. A field that breaks the grammar is None as a whole,
+as the RFC requires (section 4.2); members that are Inner Lists are not part of these fields and break them, too.
 A Byte Sequence may have any pad bits.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 Parameters = dict[str, int | str]
-"""By name: an Integer as int, anything else as it was written."""
+"""By name: an Integer as int, any other value as it was written."""
 
 _STRING = r'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _TOKEN = r"[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*"
@@ -30,7 +30,7 @@ _an_integer = re.compile(r"-?[0-9]{1,15}")
 
 
 def parse_list(text: str) -> list[tuple[str, Parameters]] | None:
-    """The members of a List, each a name (a String or a Token) with its parameters; None if it is none."""
+    """Return the members of a List, each a name (a String or a Token) with its parameters; None for any other text."""
     members = _members(_a_list_member, text)
     if members is None:
         return None
@@ -38,7 +38,7 @@ def parse_list(text: str) -> list[tuple[str, Parameters]] | None:
 
 
 def parse_dictionary(text: str) -> Parameters | None:
-    """The members of a Dictionary without their parameters; None if it is none."""
+    """Return the members of a Dictionary without their parameters; None for any other text."""
     members = _members(_a_dictionary_member, text)
     if members is None:
         return None

@@ -1,1 +1,1 @@
-"""Limits in front of an application: which apply to a request, and what is answered."""
+"""Limits in front of an application: which apply to a request, and the responses to it."""

@@ -1,4 +1,4 @@
-"""Messages of ASGI: fields are added to the head of a response, a response is watched, a refusal is sent."""
+"""ASGI messages: adds fields to the head of a response, watches a response, and sends a refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fields = list[tuple[bytes, bytes]]
 """Header fields, with names in lower case."""
 
 _TRY_AGAIN_LATER = 1013
-"""The status with which a websocket is closed that was refused (IANA's registry of close codes)."""
+"""The code with which a refused websocket is closed (IANA's registry of close codes)."""
 
 HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 """The messages that have headers."""
@@ -35,32 +35,32 @@ LASTS = frozenset({
     "http.response.body", "http.response.pathsend", "http.response.zerocopysend",
     "websocket.close", "websocket.http.response.body",
 })  # fmt: skip
-"""The messages that may be the last of a response: all but those that say `more_body`."""
+"""The messages that may be the last of a response: all but those with `more_body`."""
 
 _FILES = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
-"""The messages that name a file, which the server sends."""
+"""The messages that name a file for the server to send."""
 
 
-def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
-    """Add fields to the head of the response; one that the application wrote itself stays as it is."""
+def add_fields(send: Send, fields: list[tuple[str, str]]) -> Send:
+    """Return a `send` that adds fields to the head of the response; a field that the application wrote itself stays."""
     return adding(send, encode_fields(fields))
 
 
 def encode_fields(fields: list[tuple[str, str]]) -> Fields:
-    """Fields as ASGI has them."""
+    """Return fields as ASGI represents them."""
     return [(_field_name(name), value.encode("latin-1")) for name, value in fields]
 
 
 def python_adding(send: Send, fields: Fields) -> Send:
-    """`telling` for fields as ASGI has them. An application may send one message again and again: it is not changed."""
+    """`add_fields` for fields as ASGI represents them. The message is unchanged: an application may send it again."""
 
-    # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+    # Not a coroutine function: its result is awaited all the same, and one frame fewer is entered.
     def send_with_fields(message: Message) -> Awaitable[None]:
         if message["type"] in HEADS:
             own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
-            written = {name for name, _ in own}  # in lower case, as ASGI has them
-            told = [*own, *(field for field in fields if field[0] not in written)]
-            return send({**message, "headers": told})
+            written = {name for name, _ in own}  # in lower case, as ASGI requires
+            headers = [*own, *(field for field in fields if field[0] not in written)]
+            return send({**message, "headers": headers})
         return send(message)
 
     return send_with_fields
@@ -70,7 +70,10 @@ adding: Callable[[Send, Fields], Send] = python_adding if core.native is None el
 
 
 def unstored(send: Send) -> Send:
-    """Have no cache store the response of a fallback, unless it says something itself. No message is changed."""
+    """Return a `send` that forbids caches to store a fallback's response, unless its headers say otherwise.
+
+    The messages are unchanged.
+    """
 
     def send_unstored(message: Message) -> Awaitable[None]:
         if message["type"] in _STARTS:
@@ -92,7 +95,7 @@ def _nothing() -> Fields:
 
 
 class Ends(Protocol):
-    """What ends with the last part of a response, where it holds the request: an exchange."""
+    """An exchange, which ends with the last part of a response if it holds the request."""
 
     holds: bool
 
@@ -100,11 +103,11 @@ class Ends(Protocol):
 
 
 class Watch:
-    """What an application answers, seen on its way to the client; one that fails has answered 500.
+    """Watches an application's response on its way to the client; an application that fails has answered 500.
 
-    `fields` gives what is added to the head of the response. What `exchange` holds is freed once the last part of the
-    response is sent: what the application does in the background after that is not in flight. No body is sent to a
-    `head` request, whatever the application says.
+    `fields` returns the fields to add to the head of the response. `exchange` frees its holds once the last part of
+    the response is sent: work that the application does in the background after that is not in flight. The response to
+    a `head` request has no body, whatever the application sends.
     """
 
     __slots__ = ("_body_bytes", "_exchange", "_fields", "_head", "_headers", "_send", "_status")
@@ -125,7 +128,7 @@ class Watch:
         self._headers: Iterable[tuple[bytes, bytes]] = ()
         self._body_bytes = 0
 
-    # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+    # Not a coroutine function: its result is awaited all the same, and one frame fewer is entered.
     def send(self, message: Message) -> Awaitable[None]:
         """Pass a message on."""
         kind = message["type"]
@@ -146,12 +149,12 @@ class Watch:
         await exchange.end_async(self.response())
 
     def response(self) -> Response:
-        """What was seen."""
-        told = Headers({name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers})
-        return Response(self._status, told, 0 if self._head else self._body_bytes)
+        """Return the response as it was seen so far."""
+        headers = Headers({name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers})
+        return Response(self._status, headers, 0 if self._head else self._body_bytes)
 
     def _sent_by_server(self, message: Message) -> int:
-        """How many bytes of a file a message has the server send: so many as it says, or else as the head does."""
+        """Return how many bytes of a file the server sends for a message: its count, or what the head or file says."""
         kind = message["type"]
         if kind not in _FILES:
             return 0
@@ -172,16 +175,16 @@ class Watch:
 def refuse(
     refusal: Refusal, scope: Scope, receive: Receive, send: Send, fallback: ASGIApp | None = None
 ) -> Awaitable[None]:
-    """Answer a request that is refused: `fallback` does, where there is one; never a websocket's."""
+    """Answer a refused request, by `fallback` if there is one; a fallback never answers a websocket."""
     if scope["type"] == "websocket":
         return refuse_websocket(scope, receive, send, refusal)
     if fallback is not None:
-        return fallback(scope, receive, telling(unstored(send), without_content(refusal)))
+        return fallback(scope, receive, add_fields(unstored(send), without_content(refusal)))
     return send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
 
 
 def encode_refusal(refusal: Refusal) -> Fields:
-    """The header fields of a refusal as ASGI has them."""
+    """Return the header fields of a refusal as ASGI represents them."""
     return [(_field_name(name), value.encode("latin-1")) for name, value in refusal.headers]
 
 
@@ -195,7 +198,7 @@ async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -
 
 
 async def refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-    """With the usual answer, where the server can send one, else by closing the handshake."""
+    """Refuse a websocket: with the usual response where the server can send one, else by closing the handshake."""
     await receive()  # the handshake, websocket.connect
     if "websocket.http.response" in scope.get("extensions", {}):
         await send_refusal(send, refusal, "websocket.http", head=False)
@@ -204,7 +207,7 @@ async def refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: 
 
 
 def living(send: Send, start: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> Send:
-    """The `send` of a lifespan, with what is to be done as the application starts and as it ends."""
+    """Return the `send` of a lifespan that calls `start` when the application has started, and `end` when it ends."""
 
     async def send_and_act(message: Message) -> None:
         if message["type"] == "lifespan.startup.complete":

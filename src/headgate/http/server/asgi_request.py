@@ -12,16 +12,16 @@ from headgate.policy.subject import RootedPath
 
 
 class AsgiRequest(Request):
-    """The request of a scope; its parts are read when they are first asked for."""
+    """The request of a scope; its parts are read when they are first accessed."""
 
     __slots__ = ("_headers", "_path", "scope")
 
     native_reading: ClassVar[str] = "sent"
-    """How the native gate reads the same: "sent" as this class does, "framework" where a framework's parsers say what
-    is read of a header that was sent several times, of cookies and of parameters. Only of this class itself."""
+    """How the native gate reads requests: "sent" as this class does, "framework" where a framework's parsers determine
+    the values of cookies, parameters and headers that were sent several times. Subclasses do not inherit it."""
 
     scope: Scope
-    """As the server gave it."""
+    """The scope from the server."""
 
     def __init__(self, scope: Scope, endpoint: str = "") -> None:
         self.scope = scope
@@ -32,31 +32,31 @@ class AsgiRequest(Request):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """`GET`, and so on, in capitals: some servers pass on `get` as it was sent, and some applications read it."""
+        """The method in capitals: some servers pass on `get` as it was sent, and some applications accept it."""
         method: str = self.scope.get("method", "GET")
         return method if method.isupper() else method.upper()
 
     @property
     def departure(self) -> Any:
-        """What tells that its client is gone; None where its limits do not wait."""
+        """Signals that the client is gone; None where the limits do not wait."""
         return self.scope.get(DEPARTURE)
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """As it was sent, with its query."""
-        whole = self._path
-        if whole is None:
-            sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
+        """The path as it was sent, with its query."""
+        target = self._path
+        if target is None:
+            sent, query = self.scope.get("raw_path"), self.scope.get("query_string")
             path = target_text(sent) if sent else path_text(self.scope["path"])
-            whole = f"{path}?{target_text(asked)}" if asked else path
+            target = f"{path}?{target_text(query)}" if query else path
             others = self.other_paths()
-            self._path = whole = RootedPath(whole, others) if others else whole
-        return whole
+            self._path = target = RootedPath(target, others) if others else target
+        return target
 
     def other_paths(self) -> tuple[str, ...]:
-        """`RootedPath.others` of its path; () where its application has no root path.
+        """Return `RootedPath.others` of its path; () where its application has no root path.
 
-        What a mount of Starlette adds to that is before all paths that come there.
+        The prefix that a mount of Starlette adds to the root path is part of all paths below the mount.
         """
         root = self.scope.get("root_path")
         return other_paths(self.scope["path"], self.scope.get("app_root_path", root)) if root else ()
@@ -69,27 +69,27 @@ class AsgiRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case; asked for in any."""
+        """The headers, by name in lower case; a look-up may use any case."""
         headers = self._headers
         if headers is None:
             headers = self._headers = ScopeHeaders(self.scope["headers"])
         return headers
 
     def header(self, name: str) -> str:
-        """The value of a header; see `Request`."""
+        """Return the value of a header; see `Request`."""
         return one_value(self.headers, name)
 
     @property
     def host(self) -> str:  # type: ignore[override]
-        """What the request names as its host."""
+        """The host that the request names."""
         return self.headers.get("host", "")
 
 
 def other_paths(path: str, root: str) -> tuple[str, ...]:
-    """What frameworks may take a path for that was sent to an application with a root path, percent-encoded.
+    """Return the other paths that frameworks may read where an application has a root path, percent-encoded.
 
-    The root path of a server or of FastAPI may be before the paths of a scope or not: the same route is found. Litestar
-    finds it by what comes after the root path wherever that is, Quart also where no slash comes after it.
+    The root path of a server or of FastAPI may be part of the paths in a scope or not: the same route is found.
+    Litestar finds it by what follows the root path wherever that is in the path, Quart also where no slash follows it.
     """
     if not root.strip("/") or not path.startswith("/"):
         return ()
@@ -104,9 +104,9 @@ def other_paths(path: str, root: str) -> tuple[str, ...]:
 
 
 class ScopeHeaders(Mapping[str, str]):
-    """The headers of a scope, in lower case as ASGI has them, asked for in any; one given several times is one list.
+    """The headers of a scope, in lower case as in ASGI, looked up in any case; repeated ones are joined to one list.
 
-    Looked for where they are: a key by one header reads no other.
+    They are read from the scope at each look-up: a key by one header reads no other.
     """
 
     __slots__ = ("_pairs",)
@@ -121,7 +121,7 @@ class ScopeHeaders(Mapping[str, str]):
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a header, `default` where it is not there."""
+        """Return the value of a header, `default` where there is none."""
         wanted = name.lower().replace("_", "-").encode("latin-1", "replace")
         found: bytes | None = None
         length = len(wanted)
@@ -133,7 +133,7 @@ class ScopeHeaders(Mapping[str, str]):
         return default if found is None else found.decode("latin-1")
 
     def _joined(self, wanted: bytes) -> str:
-        """The lines of a header of which there are several."""
+        """Return the joined lines of a header that was sent several times."""
         lines = [(own, value.decode("latin-1")) for own, value in self._pairs if own.replace(b"_", b"-") == wanted]
         return joined([value for _, value in lines], [value for own, value in lines if own == wanted])
 

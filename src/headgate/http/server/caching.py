@@ -1,6 +1,6 @@
-"""What caches may do with the response of a fallback: not store it, unless the response itself says what they may do.
+"""Forbids caches to store the response of a fallback, unless the response itself has fields for caches.
 
-It is for a client over its limit, often with the status 200, and a cache in front would give it to others. A 429 needs
+It is for a client over its limit, often with the status 200, and a cache in front would serve it to others. A 429 needs
 no such field: caches must not store it (RFC 6585, section 4).
 """
 
@@ -15,5 +15,5 @@ _SPEAKING = frozenset({"cache-control", "expires"})
 
 
 def has_no_cache_field(names: Iterable[str]) -> bool:
-    """Whether a response whose header fields have these names, in any letters, tells caches nothing."""
+    """Whether a response with header fields of these names, in any case, has no field for caches."""
     return _SPEAKING.isdisjoint(map(str.lower, names))

@@ -1,7 +1,6 @@
-"""Where servers and frameworks come in: the bases of what they call.
+"""The base classes of the middlewares that servers and frameworks call.
 
-Natively a request that passes at once enters no code of Python here on its way; all others do, as all do without a
-native core.
+With the native core, a request that passes at once runs no Python code here; all others do, as all do without it.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class PythonAsgiCallable:
-    """The base of a middleware of ASGI. A call gives a coroutine, which may be the application's own."""
+    """The base of an ASGI middleware. A call returns a coroutine, which may be the application's own."""
 
     _direct: Enforcer | None
-    """The enforcer whose native gate is asked first; None where Python is to find out which one judges a request."""
+    """The enforcer whose native gate decides first; None where Python has to find the enforcer of a request."""
 
     if TYPE_CHECKING:
         app: Callable[[Scope, Receive, Send], Awaitable[None]]
-        """What a request is handed to that passes."""
+        """The application that gets the requests that pass."""
 
         _judge: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
         _judge_rest: Callable[[Scope, Receive, Send, Enforcer, Any], Coroutine[Any, Any, None]]
-        """`_judge` for what the enforcer has decided natively, None where it has not."""
+        """`_judge` with the enforcer's native decision, None where there is none."""
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         return self._judge(scope, receive, send)
 
 
 class PythonWsgiCallable:
-    """The base of a middleware of WSGI."""
+    """The base of a WSGI middleware."""
 
     _direct: Enforcer | None
-    """As that of `PythonAsgiCallable`."""
+    """See `PythonAsgiCallable`."""
 
     if TYPE_CHECKING:
         app: Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -61,10 +60,10 @@ else:
 def mark_coroutine_function(
     own: AsgiCallable, call: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 ) -> None:
-    """Have a middleware say that its call is to be awaited: servers ask the attribute of the object.
+    """Mark a middleware's call as a coroutine function: servers check the object's attribute `__call__`.
 
-    Python itself calls what the class has. `call` does the same as that; a subclass that has a call of its own says
-    so itself.
+    Python itself calls the method of the class. `call` does the same as that; a subclass with a call of its own has to
+    mark itself.
     """
     if type(own).__call__ is AsgiCallable.__call__:
         vars(own)["__call__"] = call

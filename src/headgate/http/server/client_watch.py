@@ -1,4 +1,4 @@
-"""Looks whether the client of an ASGI request is still there while the request waits; what it sends is not lost."""
+"""Watches whether the client of an ASGI request is still connected while the request waits; its messages are kept."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from headgate.http.server.asgi_messages import Message, Receive, Scope
 from headgate.waiting.departure import Departure
 
 DEPARTURE = "headgate.departure"
-"""Where a scope has what tells that its client is gone."""
+"""The key in a scope of the object that signals that its client is gone."""
 
 _MOST_BYTES = 65_536
-"""So much of a body is received while its request waits; the rest is left to the server until the request passes."""
+"""How much of a body is received while its request waits; the server keeps the rest until the request passes."""
 
 _GONE = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class ClientWatch(Departure):
-    """Receives what a client sends while its request waits in line, and hands it on to the application in order.
+    """Receives a client's messages while its request waits in line, and passes them on to the application in order.
 
-    What is being received when the wait ends is handed on, too: no call of the server's `receive` is cancelled. With
-    `lets_go` it is, where others than the application go on to receive from the server itself, and would miss what is
-    received here: so do responses of Starlette, which cancel such calls, too.
+    A message that is being received when the wait ends is passed on, too: no call of the server's `receive` is
+    cancelled. With `cancels_receive` it is, for applications where other code receives from the server itself, and
+    would miss messages that are received here: so do responses of Starlette, which cancel such calls, too.
     """
 
-    __slots__ = ("_bytes", "_lets_go", "_receive", "_received", "_waits", "_watching")
+    __slots__ = ("_bytes", "_cancels_receive", "_receive", "_received", "_waits", "_watching")
 
-    def __init__(self, receive: Receive, *, lets_go: bool = False) -> None:
+    def __init__(self, receive: Receive, *, cancels_receive: bool = False) -> None:
         super().__init__()
         self._receive = receive
-        self._lets_go = lets_go
+        self._cancels_receive = cancels_receive
         self._received: deque[Message] = deque()
         self._watching: asyncio.Future[None] | None = None
         self._waits = False
         self._bytes = 0
 
     def begin(self, call: Callable[[], object]) -> None:
-        """A wait begins on this event loop."""
+        """Begin a wait on this event loop; `call` is called if the client leaves."""
         super().begin(call)
         self._waits = True
-        before = self._watching
-        if not self.gone and (before is None or before.done() or self._lets_go):
-            self._watching = begun(self._watch(before))
+        previous = self._watching
+        if not self.gone and (previous is None or previous.done() or self._cancels_receive):
+            self._watching = begun(self._watch(previous))
 
     def end(self) -> None:
-        """The wait has ended; nothing more is received here."""
+        """End the wait: nothing more is received here."""
         super().end()
         self._waits = False
-        if self._lets_go and self._watching is not None:
+        if self._cancels_receive and self._watching is not None:
             self._watching.cancel()
 
     async def receive(self) -> Message:
-        """The next message, for the application."""
+        """Return the next message for the application."""
         while not self._received:
             watching = self._watching
             if watching is None or watching.done():
                 return await self._receive()
             await asyncio.wait([watching])
             if not watching.cancelled():
-                watching.result()  # raises what the server raised
+                watching.result()  # raises the server's error, if any
         return self._received.popleft()
 
-    async def _watch(self, before: asyncio.Future[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
+    async def _watch(self, previous: asyncio.Future[None] | None) -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
         while self._waits and self._bytes < _MOST_BYTES:
             message = await self._receive()
             self._received.append(message)
@@ -77,6 +77,6 @@ class ClientWatch(Departure):
 
 
 def watching(scope: Scope, receive: Receive) -> Receive:
-    """`receive` for an application whose request may wait first: its client is looked for while it does."""
+    """Return the `receive` for an application whose request may wait first: its client is watched meanwhile."""
     watch = scope[DEPARTURE] = ClientWatch(receive)
     return watch.receive

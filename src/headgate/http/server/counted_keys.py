@@ -1,4 +1,4 @@
-"""Keys that requests are counted by: a client's address or its network, parts of bounded length, and scopes."""
+"""The keys that requests are counted by: a client's address or its network, parts of bounded length, and scopes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.policy.request import REPEATED, Repeated
 
 _MOST_HOPS = 64
 SEVERAL = str(REPEATED)
-"""The part of a key that stands for a value that was sent several times."""
+"""The part of a key in place of a value that was sent several times."""
 
 
 class NetworkPair(NamedTuple):
@@ -26,7 +26,7 @@ class NetworkPair(NamedTuple):
 
 
 def address_rules(options: Mapping[str, Any]) -> AddressRules:
-    """Which proxies are believed about a client's address; raises ConfigError."""
+    """Return which proxies are trusted to report a client's address; raises ConfigError."""
     proxies, hops = options.get("trusted_proxies", ()), options.get("trusted_hops", 0)
     prefix = options.get("ipv6_prefix", 64)
     if not _is_whole(prefix) or not 32 <= prefix <= 128:
@@ -51,13 +51,13 @@ def address_rules(options: Mapping[str, Any]) -> AddressRules:
 
 
 def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
-    """The rules of the wider network, and how many times the limits it has."""
-    given = options.get("ipv6_wide")
-    if given is None:
+    """Return the rules of the wider network, and by how much its limits are multiplied; None without `ipv6_wide`."""
+    option = options.get("ipv6_wide")
+    if option is None:
         return None
     prefix = times = 0
     try:
-        prefix, times = given
+        prefix, times = option
         usable = _is_whole(prefix) and _is_whole(times)
         usable = usable and 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES
     except (TypeError, ValueError):
@@ -65,17 +65,17 @@ def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[Addres
     if not usable:
         raise ConfigError(
             f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
-            f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
+            f"and 1 to {MOST_TIMES} times; not {option!r:.40}"
         )
     if options.get("wait"):
-        raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
+        raise ConfigError("ipv6_wide cannot be combined with wait: a request cannot wait in two lines")
     return replace(narrow, ipv6_prefix=prefix), times
 
 
 def usable(key: Any) -> Any:
-    """A key as it is counted; None for one that lacks a part.
+    """Return a key as it is counted; None for one that lacks a part.
 
-    Parts that are long or no text, as a client may send them, are digests.
+    Parts that are long or not ASCII, as a client may send them, are replaced by digests.
     """
     if type(key) is str and 0 < len(key) <= LONGEST_VALUE and key.isascii():
         return key
@@ -94,7 +94,7 @@ def usable(key: Any) -> Any:
 
 
 def is_repeated(key: Any) -> bool:
-    """Whether a part of a key is what was sent several times with different values."""
+    """Whether a part of a key was sent several times with different values."""
     if isinstance(key, tuple):
         for part in key:
             if type(part) is Repeated:
@@ -107,7 +107,7 @@ def parts_of(key: Any) -> tuple[Any, ...]:
 
 
 def within(scope: str, key: Any) -> Any:
-    """The key inside a scope."""
+    """Return the key inside a scope."""
     if type(key) is NetworkPair:
         return NetworkPair(within(scope, key.network), within(scope, key.wider))
     return (scope, *key) if isinstance(key, tuple) else (scope, key)

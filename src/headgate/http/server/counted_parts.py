@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CountedParts:
-    """The parts of a body; `done` is told how many bytes they were when the server is done with them, once."""
+    """The parts of a body; `done` is called once with their number of bytes, when the server has finished with them."""
 
     def __init__(self, parts: Iterable[Any], done: Callable[[int], None]) -> None:
         self._parts = parts
@@ -19,11 +19,11 @@ class CountedParts:
             for part in self._parts:
                 self._bytes += len(part.encode() if isinstance(part, str) else part)
                 yield part
-        finally:  # some servers close nothing, and some do it late
+        finally:  # some servers never close a body, and some close it late
             self.finish()
 
     def close(self) -> None:
-        """Called by the server; closes the parts that it was made of, too."""
+        """Close the original parts, too; the server calls this."""
         try:
             close = getattr(self._parts, "close", None)
             if close is not None:
@@ -32,7 +32,7 @@ class CountedParts:
             self.finish()
 
     def finish(self) -> None:
-        """Tell that the server is done with the parts, unless that was told."""
+        """Call `done`, unless it was called already."""
         done, self._done = self._done, None
         if done is not None:
             done(self._bytes)

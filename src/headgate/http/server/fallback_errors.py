@@ -1,4 +1,4 @@
-"""Exceptions that a framework answers: their responses say what those that are sent say, a fallback's above all."""
+"""Exceptions that a framework turns into responses, mainly those of a fallback: they get the rate limit fields, too."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Raised = TypeVar("Raised", bound=Exception)
 
 
 def error_with_fields(raised: Raised, refusal: Refusal) -> Raised:
-    """An exception like one with `headers` that a fallback raised, whose headers also say what the refusal says.
+    """Return a copy of an exception with `headers` that a fallback raised, with the refusal's fields in its headers.
 
-    No cache stores its response, unless it says something itself.
+    No cache may store its response, unless its headers say otherwise.
     """
     fields = without_content(refusal)
     if has_no_cache_field([*(getattr(raised, "headers", None) or {}), *(name for name, _ in fields)]):
@@ -23,14 +23,14 @@ def error_with_fields(raised: Raised, refusal: Refusal) -> Raised:
 
 
 def with_fields(raised: Raised, fields: Sequence[tuple[str, str]]) -> Raised:
-    """An exception like one with `headers`, which also has these, but for those that it has itself.
+    """Return a copy of an exception with `headers` that also has these fields, except those that it has itself.
 
-    The given one is unchanged: it may be raised again.
+    The passed exception is unchanged: it may be raised again.
     """
     kind: Any = type(raised)
     own: dict[str, str] = dict(getattr(raised, "headers", None) or {})
     names = {name.lower() for name in own}
-    made: Raised = kind.__new__(kind, *raised.args)  # not by its `__init__`, which may ask for anything
+    copied: Raised = kind.__new__(kind, *raised.args)  # not by its `__init__`, which may ask for anything
     added = {name: value for name, value in fields if name.lower() not in names}
-    vars(made).update(vars(raised), headers=own | added)
-    return made
+    vars(copied).update(vars(raised), headers=own | added)
+    return copied

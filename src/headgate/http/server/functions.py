@@ -1,8 +1,8 @@
-"""Functions of a request, as options have them: each is given the framework's own request.
+"""Options that are functions of a request: each is passed the framework's own request.
 
-`request.client.host` on FastAPI, `request.remote_addr` on Flask, `request.user` on Django: what was written for the
-framework, or for another limiter, works as it is. A `portable` function is given Headgate's request instead, which is
-the same before every framework.
+`request.client.host` on FastAPI, `request.remote_addr` on Flask, `request.user` on Django: a function that was written
+for the framework, or for another limiter, works unchanged. A `portable` function is passed Headgate's request instead,
+which is the same in every framework.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headgate.policy.request import Request
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PORTABLE = "__headgate_portable__"
-_HERE = "here"
+_OWN = "here"
 
-OF_A_REQUEST = ("key", "cost", "exempt", "tier", "limits", "scope")
-"""Options that may be a function of the request alone."""
+REQUEST_FUNCTIONS = ("key", "cost", "exempt", "tier", "limits", "scope")
+"""Options that may be functions of the request alone."""
 
-_OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
-"""Options that are functions of the request and of more, and of how many arguments."""
+_FUNCTIONS_OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
+"""Options that are functions of the request and more, with their number of arguments."""
 
 
 def portable(function: F) -> F:
@@ -37,23 +37,23 @@ def portable(function: F) -> F:
 
 
 def portable_here(function: F) -> F:
-    """`portable` for a function of Headgate's own: what it gives is known, and need not be looked at."""
-    setattr(function, _PORTABLE, _HERE)
+    """`portable` for a function of Headgate's own: its results are known, and are not checked."""
+    setattr(function, _PORTABLE, _OWN)
     return function
 
 
 def is_portable(function: object) -> bool:
-    """Whether a function was marked so."""
+    """Whether a function was marked as portable."""
     return bool(getattr(function, _PORTABLE, False))
 
 
 @singledispatch
 def request_of(request: Any) -> Request:
-    """Headgate's view of a framework's request; of Headgate's own, itself.
+    """Return Headgate's view of a framework's request; Headgate's own request is returned as it is.
 
-    Integrations register theirs. Raises ArgumentError for what is no request of a framework that was imported.
+    Integrations register theirs. Raises ArgumentError for an object that is not a request of an imported framework.
     """
-    raise ArgumentError(f"a {type(request).__name__} is no request that Headgate knows")
+    raise ArgumentError(f"a {type(request).__name__} is not a request that Headgate knows")
 
 
 @request_of.register
@@ -61,25 +61,25 @@ def _(request: Request) -> Request:
     return request
 
 
-def given_own(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options whose functions are given the framework's own request; raises ConfigError for what none can be."""
-    given = dict(options)
-    for name in OF_A_REQUEST:
-        if callable(given.get(name)):
-            given[name] = of_request(name, given[name])
-    for name, arguments in _OF_MORE.items():
-        if callable(given.get(name)):
-            given[name] = _of_more(name, given[name], arguments)
-    if callable(given.get("refusal")):
-        given["refusal"] = _giving_refusals(given["refusal"])
-    return given
+def adapt_functions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with functions that pass on the framework's own request; raises ConfigError for any other."""
+    adapted = dict(options)
+    for name in REQUEST_FUNCTIONS:
+        if callable(adapted.get(name)):
+            adapted[name] = adapt_function(name, adapted[name])
+    for name, arguments in _FUNCTIONS_OF_MORE.items():
+        if callable(adapted.get(name)):
+            adapted[name] = _adapt_function_of_more(name, adapted[name], arguments)
+    if callable(adapted.get("refusal")):
+        adapted["refusal"] = _checking_refusals(adapted["refusal"])
+    return adapted
 
 
 def takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether a function can be called with so many arguments by position; True where that cannot be told."""
+    """Whether a function can be called with so many positional arguments; True where that cannot be determined."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some that are built in
+    except (TypeError, ValueError):  # some built-in functions have none
         return True
     try:
         signature.bind(*range(arguments))
@@ -88,117 +88,118 @@ def takes(function: Callable[..., Any], arguments: int) -> bool:
     return True
 
 
-def of_request(name: str, function: Callable[..., Any]) -> Callable[[Request], Any]:
-    """What gives Headgate's request to a function of the framework's, or of nothing; raises ConfigError for no such.
+def adapt_function(name: str, function: Callable[..., Any]) -> Callable[[Request], Any]:
+    """Adapt a function of the framework's request, or without parameters, to Headgate's request.
 
-    A framework may have its request at hand everywhere, as Flask has. `name` is what it was given as.
+    A framework may make its request available everywhere, as Flask does. `name` is the option's name. Raises
+    ConfigError for a function of anything else.
     """
     if is_portable(function):
-        return function if getattr(function, _PORTABLE) is _HERE else _of_headgates(function, name)
+        return function if getattr(function, _PORTABLE) is _OWN else _for_headgate_request(function, name)
     if takes(function, 1):
-        return _of_own(function, name)
+        return _for_own_request(function, name)
     if takes(function, 0):
-        return _of_own(_ignoring(function), name)
-    raise ConfigError(f"{name} is a function of the request alone, not {_called(function)}")
+        return _for_own_request(_without_request(function), name)
+    raise ConfigError(f"{name} is a function of the request alone, not {_described(function)}")
 
 
-def _of_more(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+def _adapt_function_of_more(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
     if name != "counts" and is_coroutine_function(function):
-        raise ConfigError(f"{name} is no coroutine function: nothing awaits what it gives")
+        raise ConfigError(f"{name} cannot be a coroutine function: nothing awaits its result")
     if is_portable(function):
         return function
     if not is_coroutine_function(function) and not takes(function, arguments):
-        with_what = {"counts": "response", "on_decision": "decision", "refusal": "decision and the usual answer"}[name]
-        raise ConfigError(f"{name} is a function of the request and the {with_what}, not {_called(function)}")
-    return _of_own(function)
+        parameters = {"counts": "response", "on_decision": "decision", "refusal": "decision and usual response"}[name]
+        raise ConfigError(f"{name} is a function of the request and the {parameters}, not {_described(function)}")
+    return _for_own_request(function)
 
 
-def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives refusals, with the error that says so where it gives a framework's response, perhaps."""
+def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `function` and raises ArgumentError where its result is not a Refusal."""
 
-    def of(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
-        given = function(request, decision, usual)
-        if given is None:
+    def adapted(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
+        refusal = function(request, decision, usual)
+        if refusal is None:
             return None
-        if not isinstance(given, Refusal):
+        if not isinstance(refusal, Refusal):
             raise ArgumentError(
-                "refusal gives a Refusal of headgate.http.server.options, or None for the usual answer, "
-                f"not {kind_of(given)}"
+                "refusal returns a Refusal of headgate.http.server.options, or None for the usual response, "
+                f"not {kind_of(refusal)}"
             )
-        if not isinstance(given.body, bytes):
-            raise ArgumentError(f"the body of a Refusal is bytes, not {kind_of(given.body)}")
-        if isinstance(given.headers, Mapping):
-            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not {kind_of(given.headers)}")
-        if not isinstance(given.status, int):
-            raise ArgumentError(f"the status of a Refusal is a whole number, not {kind_of(given.status)}")
-        for field in given.headers:
+        if not isinstance(refusal.body, bytes):
+            raise ArgumentError(f"the body of a Refusal is bytes, not {kind_of(refusal.body)}")
+        if isinstance(refusal.headers, Mapping):
+            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not {kind_of(refusal.headers)}")
+        if not isinstance(refusal.status, int):
+            raise ArgumentError(f"the status of a Refusal is a whole number, not {kind_of(refusal.status)}")
+        for field in refusal.headers:
             if not isinstance(field, tuple | list) or len(field) != 2:
                 raise ArgumentError(f"a header of a Refusal is a pair, not {kind_of(field)}")
             for part in field:
                 if not isinstance(part, str):
                     raise ArgumentError(f"name and value of a header of a Refusal are text, not {kind_of(part)}")
-        return given
+        return refusal
 
-    return of
+    return adapted
 
 
-def _of_own(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-    """A function of Headgate's request that asks one of the framework's, which was given by this name."""
+def _for_own_request(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    """Return a function of Headgate's request that calls one of the framework's, which is the option `name`."""
     if is_coroutine_function(function):
 
-        async def of_async(request: Request, *rest: Any) -> Any:
+        async def adapted_async(request: Request, *rest: Any) -> Any:
             return await request.call(function, *rest)
 
-        return of_async
+        return adapted_async
 
-    def of(request: Request, *rest: Any) -> Any:
-        told = request.call(function, *rest)
-        if type(told) is CoroutineType and name:
-            _refuse_coroutine(told, name)
-        return told
+    def adapted(request: Request, *rest: Any) -> Any:
+        result = request.call(function, *rest)
+        if type(result) is CoroutineType and name:
+            _refuse_coroutine(result, name)
+        return result
 
-    return of
+    return adapted
 
 
-def _of_headgates(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that was marked as one of Headgate's request, which was given by this name."""
+def _for_headgate_request(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that was marked as portable and is the option `name`, with a check of its result."""
     if is_coroutine_function(function):
 
-        async def of_async(request: Request) -> Any:
+        async def adapted_async(request: Request) -> Any:
             return await function(request)
 
-        return of_async
+        return adapted_async
 
-    def of(request: Request) -> Any:
-        told = function(request)
-        if type(told) is CoroutineType:
-            _refuse_coroutine(told, name)
-        return told
+    def adapted(request: Request) -> Any:
+        result = function(request)
+        if type(result) is CoroutineType:
+            _refuse_coroutine(result, name)
+        return result
 
-    return of
-
-
-def _refuse_coroutine(told: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
-    """Raise for what would be true, and no tier."""
-    told.close()
-    raise ArgumentError(f"{name} gives a coroutine, and its function begins with def: write async def")
+    return adapted
 
 
-def _ignoring(function: Callable[[], Any]) -> Callable[[Any], Any]:
-    """A function of a request that does not look at it."""
+def _refuse_coroutine(result: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
+    """Raise ArgumentError for a coroutine: as a value it would be true, and name no tier."""
+    result.close()
+    raise ArgumentError(f"{name} returned a coroutine, but its function is defined with def: write async def")
+
+
+def _without_request(function: Callable[[], Any]) -> Callable[[Any], Any]:
+    """Return a function of a request that calls `function` without it."""
     if is_coroutine_function(function):
 
-        async def of_async(_: Any) -> Any:
+        async def adapted_async(_: Any) -> Any:
             return await function()
 
-        return of_async
+        return adapted_async
 
-    def of(_: Any) -> Any:
+    def adapted(_: Any) -> Any:
         return function()
 
-    return of
+    return adapted
 
 
-def _called(function: Callable[..., Any]) -> str:
+def _described(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name}{inspect.signature(function)}"[:120]

@@ -1,4 +1,4 @@
-"""Follows the reloads of a gate: what asks it is told of a new policy, and has a policy refused that it cannot ask."""
+"""Follows the reloads of a gate: its users are notified of a new policy, and can reject one that they cannot use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headgate.policy.compiled import Policy
 
 
 class Follower(Protocol):
-    """What asks a gate."""
+    """A user of a gate."""
 
     def follow(self, source: GateRequests) -> None:
-        """Ask what is to be asked under a policy that was just reloaded."""
+        """Decide by a policy that was just reloaded."""
         ...
 
 
 def follow_reloads(follower: Follower, source: GateRequests, owner_name: str) -> None:
-    """Tell a follower of reloads of its source's gate, which may outlive it; `owner_name` is its name in errors."""
+    """Notify a follower of reloads of its source's gate, which may outlive it; `owner_name` is its name in errors."""
     gate = source.gate
 
     def check(policy: Policy) -> None:
@@ -42,6 +42,6 @@ def follow_reloads(follower: Follower, source: GateRequests, owner_name: str) ->
     reference = ref(follower, forget)
     gate.before_reload.append(check)
     gate.reloaded.append(follow)
-    if source.is_behind:  # it was reloaded while the follower was made
+    if source.is_behind:  # the gate was reloaded while the follower was made
         check(gate.policy)
         follow()

@@ -1,4 +1,4 @@
-"""Asks a gate for requests: which are exempt from its policy, what they cost, and which ruleset applies."""
+"""Decides on requests by a gate: which are exempt from its policy, what they cost, and which ruleset applies."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered, check_asyncio, is_on_asyncio
 from headgate.errors import ArgumentError, ConfigError
-from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
+from headgate.http.server.held_request import NEEDS_ASYNCIO, HeldRequest, await_reservation, lease_us_of
 from headgate.http.server.options import cost_of, function_of
-from headgate.http.server.request_limits import Asked, Charge
+from headgate.http.server.request_limits import Charge, RequestOutcome
 from headgate.http.server.web_gates import web_gate
 from headgate.keys import check_cost
 from headgate.policy.compiled import ALL_RULES, Policy
@@ -36,19 +36,19 @@ _WITH_LIMITS = (
     "ipv6_prefix",
     "ipv6_wide",
 )
-"""Options that a policy says itself."""
+"""Options that a policy has itself."""
 
 
-class _Asking(NamedTuple):
-    """How a gate is asked under one policy, also while another one is put in force."""
+class _PolicyInForce(NamedTuple):
+    """One policy and how a gate decides by it, also while another one is put in force."""
 
     policy: Policy
     hit: Callable[..., Any]
-    """That of `Gate.in_force`, where requests neither wait nor are held."""
+    """The `hit` of `Gate.in_force`, for requests that neither wait nor are held."""
 
 
 class GateRequests:
-    """Asks one gate. `options` are `headgate.http.server.options.Options`. Raises ConfigError or PolicyError."""
+    """Decides by one gate. `options` are `headgate.http.server.options.Options`. Raises ConfigError or PolicyError."""
 
     def __init__(self, policy: AnyPolicy | Gate | AsyncGate, options: dict[str, Any], *, asynchronous: bool) -> None:
         self._asynchronous = asynchronous
@@ -59,23 +59,23 @@ class GateRequests:
         self._gate = self._open(policy, options)
         self._check_ruleset(self._gate.policy)
         self._cost = cost_of(options, lambda cost: _check_cost(cost, self._gate.policy))
-        later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
-        if later and not asynchronous:
-            raise ConfigError("a coroutine function goes before an asyncio application only")
-        self._later = later
+        is_awaited = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
+        if is_awaited and not asynchronous:
+            raise ConfigError("a coroutine function needs an asyncio application")
+        self._is_awaited = is_awaited
         self._lease_us = lease_us_of(options)
-        self._now = _Asking(*self._gate.in_force())
+        self._in_force = _PolicyInForce(*self._gate.in_force())
         self._is_on_asyncio = True
         """False once it is known that the application runs on another event loop."""
 
     @property
     def gate(self) -> Gate | AsyncGate:
-        """The gate that is asked."""
+        """The gate that decides."""
         gate: Gate | AsyncGate = self._gate
         return gate
 
     def check(self, policy: Policy) -> None:
-        """Raise ConfigError for a policy under which no request could be asked for as the options say."""
+        """Raise ConfigError for a policy that is incompatible with the options."""
         self._check_ruleset(policy)
         if not self._is_on_asyncio and (policy.in_flight or policy.waits):
             raise ConfigError(NEEDS_ASYNCIO)
@@ -87,32 +87,32 @@ class GateRequests:
 
     @property
     def is_behind(self) -> bool:
-        """Whether another policy is in force than the one that is asked."""
-        return self._gate.policy is not self._now.policy
+        """Whether another policy is in force than the one that decides here."""
+        return self._gate.policy is not self._in_force.policy
 
     @property
     def holds(self) -> bool:
-        """Whether requests may be held until their responses have ended, under the policy that is asked."""
-        return self._now.policy.in_flight
+        """Whether requests may be held until their responses have ended, under the policy that decides here."""
+        return self._in_force.policy.in_flight
 
     @property
     def waits(self) -> bool:
-        """Whether requests may wait in line before they are refused, under the policy that is asked."""
-        return self._now.policy.waits
+        """Whether requests may wait in line before they are refused, under the policy that decides here."""
+        return self._in_force.policy.waits
 
     @property
-    def ask(self) -> Callable[[Request], Asked]:
-        """What decides for a request, under the policy in force: from here on that is the one that is asked."""
-        self._now = _Asking(*self._gate.in_force())
-        if self._later:
-            return self._ask_later
+    def decide(self) -> Callable[[Request], RequestOutcome]:
+        """The function that decides on a request, by the policy in force, which from now on decides here."""
+        self._in_force = _PolicyInForce(*self._gate.in_force())
+        if self._is_awaited:
+            return self._decide_async
         every = self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES
         if every and not (self.holds or self.waits):
-            return self._now.hit
-        return self._ask
+            return self._in_force.hit
+        return self._decide
 
-    def web_gate(self, kind: type[Request], *, tells: bool | None, websockets: bool) -> Any:
-        """What decides natively under the policy in force; None where a Python function has a say in all requests.
+    def web_gate(self, kind: type[Request], *, writes_fields: bool | None, websockets: bool) -> Any:
+        """Return the native gate of the policy in force; None where a Python function takes part in every decision.
 
         See `headgate.http.server.web_gates.web_gate`.
         """
@@ -126,13 +126,13 @@ class GateRequests:
             ruleset=self._ruleset,
             cost=cost,
             kind=kind,
-            tells=tells,
+            writes_fields=writes_fields,
             asynchronous=self._asynchronous,
             websockets=websockets,
         )
 
     async def warm_up(self) -> None:
-        """Have the gate's store connect before the first request; where it fails, that is told in the log."""
+        """Have the gate's store connect before the first request; a failure is logged."""
         if self.holds or self.waits or self._gate.store.blocking:
             check_asyncio(NEEDS_ASYNCIO)
         self._is_on_asyncio = is_on_asyncio()
@@ -141,7 +141,7 @@ class GateRequests:
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, options: dict[str, Any]) -> Any:
         alone = [name for name in _WITH_LIMITS if name in options]
         if alone:
-            raise ConfigError(f"{alone[0]} goes with limits; a policy says it itself")
+            raise ConfigError(f"{alone[0]} goes with limits; a policy defines it itself")
         kind, other = (AsyncGate, Gate) if self._asynchronous else (Gate, AsyncGate)
         if isinstance(policy, other):
             raise ConfigError(f"this application needs a {kind.__name__}, not a {other.__name__}")
@@ -162,42 +162,46 @@ class GateRequests:
             known = ", ".join(policy.rulesets)
             raise ConfigError(f"ruleset is one of the policy's, {known}, not {self._ruleset!r:.60}")
 
-    def _ask(self, request: Request) -> Asked:
+    def _decide(self, request: Request) -> RequestOutcome:
         if self._exempt is not None and self._exempt(request):
             return None
         cost = self._cost(request) if callable(self._cost) else self._cost
-        asked: Asked = self._asked(request, cost)
-        return asked
+        outcome: RequestOutcome = self._decide_by_policy(request, cost)
+        return outcome
 
-    def _asked(self, request: Request, cost: Any) -> Any:
-        """A decision, or what is to be awaited for one: a request that is only charged, by a policy that does so."""
-        policy, hit = self._now
+    def _decide_by_policy(self, request: Request, cost: Any) -> Any:
+        """Return the decision, or an awaitable of it: by the policy the request waits, is held, or is only charged."""
+        policy, hit = self._in_force
         if policy.waits:
             return self._wait(request, cost)
         return self._hold(request, cost) if policy.in_flight else hit(request, cost, ruleset=self._ruleset)
 
-    async def _ask_later(self, request: Request) -> Decision | None:
-        """`_ask` where functions are to be awaited."""
+    async def _decide_async(self, request: Request) -> Decision | None:
+        """`_decide` where functions have to be awaited."""
         if self._exempt is not None and await answered(self._exempt(request)):
             return None
         cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
-        decision: Decision = await answered(self._asked(request, cost))
+        decision: Decision = await answered(self._decide_by_policy(request, cost))
         return decision
 
     def _hold(self, request: Request, cost: Any) -> Any:
-        """Hold a request until it is settled or taken back, where a rule of what is in flight is for it."""
+        """Hold a request until it is settled or taken back, where a rule for requests in flight applies to it."""
         if self._asynchronous:
             check_asyncio(NEEDS_ASYNCIO)
-        coming = self._gate.hit_or_hold(request, cost, self._lease_us, ruleset=self._ruleset)
-        return self._hold_later(request, cost, coming) if self._asynchronous else self._held(request, cost, coming)
+        pending = self._gate.hit_or_hold(request, cost, self._lease_us, ruleset=self._ruleset)
+        return (
+            self._hold_async(request, cost, pending)
+            if self._asynchronous
+            else self._record_hold(request, cost, pending)
+        )
 
     def _wait(self, request: Request, cost: Any) -> Any:
-        """Decide a request, in line where a rule lets it wait: no longer than its client does, where that is known."""
+        """Decide on a request that may wait in line by a rule: no longer than its client waits, where that is known."""
         if self._asynchronous:
             check_asyncio(NEEDS_ASYNCIO)
         timeout: float | None = getattr(request, "time_remaining", None)
         departure: Departure | None = getattr(request, "departure", None)
-        came = self._gate.acquire_or_hold(
+        outcome = self._gate.acquire_or_hold(
             request,
             cost,
             self._lease_us,
@@ -205,26 +209,30 @@ class GateRequests:
             timeout=None if timeout is None else max(timeout, 0),
             departure=departure,
         )
-        return self._held_soon(request, cost, came) if hasattr(came, "__await__") else self._held(request, cost, came)
+        return (
+            self._wait_async(request, cost, outcome)
+            if hasattr(outcome, "__await__")
+            else self._record_hold(request, cost, outcome)
+        )
 
-    async def _held_soon(self, request: Request, cost: Any, coming: Any) -> Decision:
-        return self._held(request, cost, await coming)
+    async def _wait_async(self, request: Request, cost: Any, pending: Any) -> Decision:
+        return self._record_hold(request, cost, await pending)
 
-    async def _hold_later(self, request: Request, cost: Any, coming: Any) -> Decision:
-        came = await (reserved(coming) if self._gate.store.blocking else coming)
-        return self._held(request, cost, came)
+    async def _hold_async(self, request: Request, cost: Any, pending: Any) -> Decision:
+        outcome = await (await_reservation(pending) if self._gate.store.blocking else pending)
+        return self._record_hold(request, cost, outcome)
 
-    def _held(self, request: Request, cost: Any, came: Any) -> Decision:
-        if isinstance(came, Decision):
-            return came
-        if came:
-            request.charge = Charge(None, None, cost, 0, HeldRequest(came, asynchronous=self._asynchronous))
-        decision: Decision = came.decision
+    def _record_hold(self, request: Request, cost: Any, outcome: Any) -> Decision:
+        if isinstance(outcome, Decision):
+            return outcome
+        if outcome:
+            request.charge = Charge(None, None, cost, 0, HeldRequest(outcome, asynchronous=self._asynchronous))
+        decision: Decision = outcome.decision
         return decision
 
 
 def _check_cost(cost: Any, policy: Policy) -> None:
-    """Raise ArgumentError for what is no cost of a request to a policy."""
+    """Raise ArgumentError for a value that is not a cost of a request by a policy."""
     if isinstance(cost, Mapping):
         read_units(cost, policy.units)
     else:

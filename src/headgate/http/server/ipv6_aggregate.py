@@ -1,6 +1,6 @@
-"""Limits on a network and, looser, on the wider one around it, decided together.
+"""Limits on a network and, less strict, on the wider one around it, decided together.
 
-A site with a /64 has often 256 to 65,536 of them (RFC 6177), so a limit on each /64 alone can be escaped.
+A site often has 256 to 65,536 networks of /64 (RFC 6177), so it can evade a limit on each /64 alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.errors import ConfigError
 from headgate.keys import Key
 from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
-from headgate.stores.guard.choice import rescued
+from headgate.stores.guard.choice import with_fallback
 from headgate.stores.protocol import Store
 from headgate.units import LARGEST
 
@@ -24,7 +24,7 @@ MOST_TIMES = 1_000_000
 
 
 class WideLimiter:
-    """Asked with a pair of keys: the network's and the wider one's. `name` is the limiter's, "" for none."""
+    """Limits a pair of keys: the network's and the wider one's. `name` is the limiter's, "" for none."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class WideLimiter:
             ),
         )
         bound: Any = (store.bind_async if asynchronous else store.bind)(definitions, clock=clock)
-        self._bound = rescued(store, bound, definitions, clock) if on_store_error else bound
+        self._bound = with_fallback(store, bound, definitions, clock) if on_store_error else bound
 
     def hit(self, keys: tuple[Key, Key], cost: Cost) -> Any:
         """Decide and charge; awaitable where the store waits for I/O on an event loop."""
@@ -66,16 +66,16 @@ class WideLimiter:
     ask = hit
 
     def peek(self, keys: tuple[Key, Key], cost: Cost) -> Any:
-        """Decide and change nothing."""
+        """Decide without charging."""
         return self._bound.decide(self._operation(keys, self.counted.read(cost), commit=False))
 
     def give_back(self, keys: tuple[Key, Key], cost: Cost, ago_us: int, decision: Decision) -> Any:
-        """Give back what `hit` charged; see `Limiter.give_back`."""
+        """Give back what `hit` has charged; see `Limiter.give_back`."""
         operation = self._operation(keys, self.counted.read_part(cost))
         return self._bound.give_back(Receipt.of(operation, decision), ago_us)
 
     def _operation(self, keys: tuple[Key, Key], costs: tuple[int, ...], *, commit: bool = True) -> Operation:
-        """Each unit on both networks."""
+        """Return the operation that charges each unit on both networks."""
         network, wider = keys
         groups = len(costs)
         return Operation((network,) * groups + (wider,) * groups, costs + costs, commit=commit)

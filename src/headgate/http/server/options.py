@@ -1,4 +1,4 @@
-"""How requests are decided and answered: the options of middlewares, routes and views."""
+"""The options of middlewares, routes and views: how requests are decided and answered."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headgate.stores.protocol import Store
 T = TypeVar("T")
 
 Of = Callable[..., T] | Callable[..., Awaitable[T]]
-"""A function of the framework's own request, or of nothing; in front of an asyncio application it may be a coroutine
-function. One that is `headgate.http.server.functions.portable` gets Headgate's request, and so does every function
-where no framework is known: in `headgate.http.asgi` and `headgate.http.wsgi`."""
+"""A function of the framework's own request, or without parameters; in front of an asyncio application it may be a
+coroutine function. A function that is `headgate.http.server.functions.portable` gets Headgate's request, and so does
+every function where no framework is known: in `headgate.http.asgi` and `headgate.http.wsgi`."""
 
 
 class Response(NamedTuple):
@@ -30,14 +30,14 @@ class Response(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    """By name in lower case; `counts` may ask for them in any."""
+    """By name in lower case; `counts` may look them up in any case."""
 
     body_bytes: int
-    """How much of a body was sent."""
+    """How many bytes of a body were sent."""
 
 
 def in_any_case(response: Response) -> Response:
-    """A response whose headers are found in any case."""
+    """Return a response whose headers can be looked up in any case."""
     headers = response.headers
     if isinstance(headers, Headers):
         return response
@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
 
 
 def without_content(refusal: Refusal) -> list[tuple[str, str]]:
-    """The header fields of a refusal but for those of its body."""
+    """Return the header fields of a refusal except those of its body."""
     return [field for field in refusal.headers if not field[0].lower().startswith("content-")]
 
 
@@ -61,28 +61,28 @@ class Answering(TypedDict, total=False):
     """How a request is answered; defaults are in brackets."""
 
     headers: str | Sequence[str]
-    """Forms of the fields that say what remains, see `headgate.http.fields.dialects` ["draft-11"]; "none" for none."""
+    """Dialects of the rate limit fields, see `headgate.http.fields.dialects` ["draft-11"]; "none" for no fields."""
 
     refusal: Callable[[Any, Decision, Refusal], Refusal | None]
-    """What replaces the response to a refused request; it gets the usual one, and None leaves that as it is."""
+    """Returns the response to a refused request; its last argument is the usual one, which None leaves as it is."""
 
     on_decision: Callable[[Any, Decision], object]
     """Called with every decision, before the response."""
 
     on_store_error: OnStoreError
-    """What happens to a request where the store does not answer: this process decides by limits of its own, or the
-    request passes, or is answered 503. A rule's own choice comes first, then this one, then the policy's, then
-    `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""
+    """What happens to a request where the store does not answer: this process decides by limits of its own ("local"),
+    the request passes ("open"), or is answered 503 ("closed"). A rule's own choice comes first, then this one, then the
+    policy's, then `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""
 
     clock: Clock
     """Replaces the store's clock."""
 
     lease: float
-    """Seconds after which a request that is in flight is freed where its process died; while the process lives, it is
-    held until its response has ended, however long that takes [60]. For limits such as `20 concurrent`."""
+    """Seconds after which a request in flight is freed if its process died; while the process lives, it is held until
+    its response has ended, however long that takes [60]. For limits such as `20 concurrent`."""
 
     cost: Cost | Of[Cost]
-    """What a request costs: a number, or one for each unit that the limits count, `{"requests": 1, "tokens": 900}`
+    """The cost of a request: a number, or one for each unit that the limits count, `{"requests": 1, "tokens": 900}`
     [1]."""
 
     exempt: Of[bool]
@@ -90,7 +90,7 @@ class Answering(TypedDict, total=False):
 
 
 class Counting(Answering, total=False):
-    """Which key is counted, and what counts, where limits are given and not a policy."""
+    """Which key is counted, and what counts, for limits without a policy."""
 
     key: Of[Key | None]
     """The key that is counted [the client's address]; `headgate.http.keys` has the usual functions."""
@@ -108,11 +108,11 @@ class Counting(Answering, total=False):
     """Which of the limits apply, where `limits` is a mapping; a tier that it does not name is "default"."""
 
     counts: Callable[[Any, Response], bool | Cost]
-    """What counts of a request once it is answered: False for nothing, True for all, or a cost [all]. Units that a
+    """How much of a request counts once it is answered: False for nothing, True for all, or a cost [all]. Units that a
     mapping does not name count as they were charged.
 
-    The request is charged before it is let in, so no race exceeds the limit; what does not count is given back.
-    Units beyond what was charged are taken as far as any remain.
+    The request is charged before it is let in, so no race exceeds the limit; units that do not count are given back.
+    Units beyond the charge are taken as far as any remain.
     """
 
     shadow: bool
@@ -126,19 +126,19 @@ class Counting(Answering, total=False):
     """Seconds for which a request may wait in line before it is refused [0]."""
 
     trusted_proxies: Sequence[str]
-    """Networks of proxies that are believed about a client's address [none]; "unix" for a Unix socket."""
+    """Networks of proxies that are trusted to report a client's address [none]; "unix" for a Unix socket."""
 
     trusted_hops: int
-    """Or how many proxies are in front of this server, each of which adds an address [0]."""
+    """Or the number of proxies in front of this server, each of which adds an address [0]."""
 
     address_header: str
-    """The one header in which they write it ["X-Forwarded-For"]."""
+    """The one header in which they report it ["X-Forwarded-For"]."""
 
     ipv6_prefix: int
-    """How many bits of an IPv6 address tell clients apart, 32 to 128 [64]."""
+    """How many bits of an IPv6 address distinguish clients, 32 to 128 [64]."""
 
     ipv6_wide: tuple[int, int]
-    """(bits, times): a second limit, so many times the first, on that wider IPv6 network as a whole [none]."""
+    """(bits, times): a second limit, `times` the first, on the wider IPv6 network of so many bits as a whole [none]."""
 
 
 class Options(Counting, total=False):
@@ -146,10 +146,10 @@ class Options(Counting, total=False):
 
     limits: AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
     """Limits for every request, those of each tier, or a function that gives those of a request; None: not limited.
-    Instead of a policy."""
+    They replace a policy."""
 
     store: str | Store
-    """Where states are, a URL or a store [that of the policy; "memory://"]."""
+    """The store of the states, or its URL [that of the policy; "memory://"]."""
 
     ruleset: str
     """The policy's ruleset that applies [all rules]."""
@@ -159,15 +159,15 @@ class RouteOptions(Counting, total=False):
     """The options of the limit of a route."""
 
     scope: str | Callable[..., str]
-    """What is counted together [each route by itself, at each place where a limit is written]: limits of one scope
-    on one store, and of one name or written alike, are one counter, wherever they stand."""
+    """Which limits count together [each route by itself, at each place where a limit is written]: limits of one scope
+    on one store, with one name or the same text, are one counter, wherever they are written."""
 
     store: str | Store
-    """Where states are, a URL or a store [one in memory that belongs to the application]."""
+    """The store of the states, or its URL [one in memory that belongs to the application]."""
 
 
 def check_names(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise TypeError for names that are those of no option, and say which may be meant."""
+    """Raise TypeError for names that no option has, and suggest the nearest ones."""
     known = sorted(known)
     if unknown := sorted(set(options).difference(known)):
         near = [close for name in unknown for close in get_close_matches(name, known, n=1)]
@@ -176,14 +176,14 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_fallback(fallback: T) -> T:
-    """What answers refusals, or None; raises ConfigError for what cannot be called, such as the text of an answer."""
+    """Return the fallback for refusals, or None; raises ConfigError if it cannot be called, as a response's text."""
     if fallback is not None and not callable(fallback):
         raise ConfigError(f"fallback is a function or an application that answers, not {fallback!r:.40}")
     return fallback
 
 
 def check_limits(limits: object) -> None:
-    """Raise ConfigError for what can be no limits of any kind, and say what can."""
+    """Raise ConfigError for a value that cannot be limits of any kind, and say what can."""
     right = (
         'text such as "10/second" or "10/second; 1000/hour", limit values, '
         "a mapping of tiers, or a function of the request"
@@ -204,7 +204,7 @@ def check_limits(limits: object) -> None:
 
 
 def one_of(options: Mapping[str, Any], name: str, *choices: str) -> str:
-    """An option that is one of these words, the first where it is not given; raises ConfigError."""
+    """Return an option that is one of these words, by default the first; raises ConfigError."""
     choice = options.get(name, choices[0])
     if choice not in choices:
         raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
@@ -212,17 +212,17 @@ def one_of(options: Mapping[str, Any], name: str, *choices: str) -> str:
 
 
 def function_of(options: Mapping[str, Any], name: str) -> Any:
-    """An option that is a function, None where it is not given; raises ConfigError."""
-    given = options.get(name)
-    if given is not None and not callable(given):
-        raise ConfigError(f"{name} is a function of the request, not {given!r:.40}")
-    return given
+    """Return an option that is a function, None by default; raises ConfigError."""
+    function = options.get(name)
+    if function is not None and not callable(function):
+        raise ConfigError(f"{name} is a function of the request, not {function!r:.40}")
+    return function
 
 
 def cost_of(options: Mapping[str, Any], check: Callable[[Any], object]) -> Any:
-    """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError.
+    """Return the cost of a request, 1 by default, or the function that gives it; raises ConfigError.
 
-    `check` raises ArgumentError for what is no cost.
+    `check` raises ArgumentError for a value that is not a cost.
     """
     cost = options.get("cost", 1)
     if callable(cost):

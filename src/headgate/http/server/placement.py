@@ -1,9 +1,9 @@
-"""Limits that were written as decorators above the routes of their functions, where they limit nothing.
+"""Detects limits that were written as decorators above the routes of their functions, where they limit nothing.
 
-A framework registers the function that its decorator is given: the bare one, where the limit is written above. An
-integration has `Placements` of its own, which it tells of each limit, and which look once at each application.
+A framework registers the function that its decorator gets: the one without the limit, if the limit is written above.
+An integration has `Placements` of its own, which watch each limit, and check each application once.
 
-A limit of a function that had a name already, as in `limited = rate_limit("10/second")(search)`, is never told of:
+A limit of a function that had a name already, as in `limited = rate_limit("10/second")(search)`, is never reported:
 both functions can be used on purpose.
 """
 
@@ -20,82 +20,82 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from headgate.errors import ConfigError
-from headgate.http.server.attached import Attached
+from headgate.http.server.attached_values import Attached
 
 log = logging.getLogger("headgate")
 
 _LONGEST = 1024
-"""So far a chain of wrappers is followed: some objects have any attribute that they are asked for."""
+"""A chain of wrappers is followed this far: some objects have every attribute."""
 
 
 class _Pair(NamedTuple):
-    """What a limit made of what it was given."""
+    """A limited function, and the one that the limit was applied to."""
 
     limited: ref[Any]
     original: ref[Any]
 
 
 class Placements:
-    """The decorators of one framework, and whether they stand below the routes of its applications."""
+    """The limits of one framework, and whether they are written below the routes of its applications."""
 
     def __init__(self, routes: tuple[type, ...], handler: str) -> None:
         self._routes = routes
         """The classes of all routes, also of those that no application has yet."""
         self._handler = handler
-        """The name under which they have theirs."""
-        self._unseen: list[_Pair] = []
-        """Limits that no application was seen to have a route to."""
-        self._seen: Attached[None] = Attached()
+        """The attribute of a route with its handler."""
+        self._unchecked: list[_Pair] = []
+        """Limits for which no application is known to have a route."""
+        self._checked: Attached[None] = Attached()
 
     def watch(self, limited: object, original: object) -> None:
-        """Remember a limit, which whatever calls the caller writes as a decorator, until an application has it."""
+        """Record a limit until an application has it; the caller of the caller writes it as a decorator."""
         if _has_name(original, sys._getframe(2)):
             return
         try:
-            self._unseen.append(_Pair(ref(limited), ref(original, self._forget_gone)))
-        except TypeError:  # no reference to it can be weak
+            self._unchecked.append(_Pair(ref(limited), ref(original, self._forget_gone)))
+        except TypeError:  # it does not support weak references
             return
 
-    def look(self, app: object, handlers: Callable[[], Iterable[object]], is_debugged: Callable[[], bool]) -> None:
-        """Tell of limits above the routes of an application, whose handlers these are; once.
+    def check(self, app: object, handlers: Callable[[], Iterable[object]], is_debugged: Callable[[], bool]) -> None:
+        """Report limits above the routes of an application, which has these handlers; each application is checked once.
 
-        Raises ConfigError where the application is debugged, and logs an error otherwise.
+        Raises ConfigError if the application is in debug mode, and logs an error otherwise.
         """
-        if not self._unseen or not self._is_new(app):
+        if not self._unchecked or not self._is_new(app):
             return
         routed = list(handlers())
         self._forget(routed)
-        if self._above(routed):  # another application, which was not asked yet, may have the limited function
+        if self._above(routed):  # another application, which was not checked yet, may have the limited function
             self._forget(self._handlers_of_all())
         above = self._above(routed)
         if not above:
             return
-        self._unseen[:] = [pair for pair in tuple(self._unseen) if id(pair.original()) not in above]
-        told = misplaced(above.values())
+        self._unchecked[:] = [pair for pair in tuple(self._unchecked) if id(pair.original()) not in above]
+        message = misplaced(above.values())
         if is_debugged():
-            raise ConfigError(told)
-        log.error(told)
+            raise ConfigError(message)
+        log.error(message)
 
     def _is_new(self, app: object) -> bool:
         new: list[object] = []
         try:
-            self._seen.of(app, lambda: new.append(app))
-        except TypeError:  # no reference to it can be weak: it cannot be looked at once
+            self._checked.of(app, lambda: new.append(app))
+        except TypeError:  # it does not support weak references: it cannot be checked only once
             return False
         return bool(new)
 
     def _forget(self, handlers: Iterable[object]) -> None:
-        """Forget the limits that stand before any of these handlers."""
-        kept = list(handlers)
-        reached = {id(inner) for handler in kept for inner in chain(handler)}
-        self._unseen[:] = [pair for pair in tuple(self._unseen) if id(pair.limited()) not in reached]
+        """Remove the limits that any of these handlers has."""
+        listed = list(handlers)
+        reached = {id(inner) for handler in listed for inner in chain(handler)}
+        self._unchecked[:] = [pair for pair in tuple(self._unchecked) if id(pair.limited()) not in reached]
 
     def _forget_gone(self, original: ref[Any]) -> None:
-        self._unseen[:] = [pair for pair in tuple(self._unseen) if pair.original is not original]
+        self._unchecked[:] = [pair for pair in tuple(self._unchecked) if pair.original is not original]
 
     def _above(self, routed: Iterable[object]) -> dict[int, object]:
-        """The handlers that have a limit elsewhere, by their id()."""
-        limited = {id(pair.original()) for pair in tuple(self._unseen)}
+        """Return the handlers that are the original function of a recorded limit, by their id()."""
+        limited = {id(pair.original()) for pair in tuple(self._unchecked)}
         return {id(handler): handler for handler in routed if id(handler) in limited}
 
     def _handlers_of_all(self) -> Iterator[object]:
@@ -105,13 +105,13 @@ class Placements:
 
 
 def misplaced(functions: Iterable[object]) -> str:
-    """What is told of limits above the routes of functions."""
+    """Return the message about limits above the routes of functions."""
     names = ", ".join(f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', '')}" for f in functions)
-    return f"rate_limit stands above the route of {names}, where it limits nothing: put it below the route decorator"
+    return f"rate_limit is above the route of {names}, where it limits nothing: put it below the route decorator"
 
 
 def chain(function: Any) -> Iterator[Any]:
-    """A function, and what it was wrapped around; a class, and those that it is derived from."""
+    """Yield a function and those that it wraps; a class and its bases."""
     for _ in range(_LONGEST):
         if function is None:
             return
@@ -127,9 +127,9 @@ def chain(function: Any) -> Iterator[Any]:
 
 
 def _has_name(function: object, writer: FrameType) -> bool:
-    """Whether a function is known by a name where its limit is written, or by its own; or will be, as a method.
+    """Whether a function has a name where its limit is written, or in its module; or will have one, as a method.
 
-    What stands below a decorator has none yet.
+    A function that is just being decorated has none yet.
     """
     named = writer.f_locals
     if "__qualname__" in named and "__module__" in named:  # the body of a class

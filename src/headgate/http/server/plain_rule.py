@@ -1,7 +1,7 @@
-"""Plain limits as what they are: a policy of one rule, which counts by the client's address.
+"""Plain limits as a policy of one rule, which counts by the client's address.
 
-The native gate takes it for the resolver of a policy. The limits are those that a limiter has bound, and the key is
-what `RequestLimits` makes of an address, so both are one counter.
+To the native gate it is the resolver of a policy. The limits are those that a limiter has bound, and the key is the
+same as `RequestLimits` derives from an address, so both are one counter.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headgate.policy.identity import AddressIdentity, Combination, EndpointIdent
 _PREFLIGHT = Conditions(
     methods=frozenset({"OPTIONS"}), headers=(("origin", None), ("access-control-request-method", None))
 )
-"""A browser's question before a request of another origin, which it never sends by itself (Fetch, 3.2.2)."""
+"""A CORS preflight, which a browser never sends for itself alone (Fetch, 3.2.2)."""
 
 
 class PlainRule:
-    """One rule on bound limits. `within` is whether a key begins with what the request counts under."""
+    """One rule on bound limits. `within` is whether a key begins with the name that the request counts under."""
 
     def __init__(self, bound: Any, definitions: tuple[NamedLimit, ...], address: AddressRules, *, within: bool) -> None:
         self._bound = bound
@@ -48,5 +48,5 @@ class PlainRule:
         )
 
     def bound_for(self, numbers: tuple[int, ...], tier: str) -> tuple[Any, tuple[str, ...], tuple[Rule, ...]]:
-        """(the limits, the unit and the rule of each group); see `headgate.policy.resolver.Resolver`."""
+        """Return (the limits, the unit and the rule of each group); see `headgate.policy.resolver.Resolver`."""
         return self._bound, self._units, (self._rule,) * len(self._units)

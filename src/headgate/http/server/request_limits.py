@@ -1,4 +1,4 @@
-"""Plain limits for requests: which key is counted, under which limits, and what of it counts in the end."""
+"""Plain limits for requests: which key is counted, under which limits, and which part of the cost counts in the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headgate.http.server.counted_keys import (
     wide_rules,
     within,
 )
-from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
+from headgate.http.server.held_request import NEEDS_ASYNCIO, HeldRequest, await_reservation, lease_us_of
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.plain_rule import PlainRule
@@ -36,9 +36,9 @@ from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
 from headgate.policy.gate import native_gate
 from headgate.policy.request import Repeated, Request
-from headgate.stores.guard.choice import answering
+from headgate.stores.guard.choice import guarded
 from headgate.stores.guard.fallback import check_on_store_error
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 from headgate.waiting.departure import ClientLeft, Departure
@@ -50,23 +50,23 @@ _MOST_ADDRESSES = 65536
 _LONGEST_REMEMBERED = 256
 _ANONYMOUS = ("anonymous",)
 _DEFAULT = "default"
-Asked = Decision | Awaitable[Decision | None] | None
+RequestOutcome = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
 
 
 class Charge(NamedTuple):
-    """What a request was charged, to be settled or taken back later."""
+    """The charge of a request, to be settled or taken back later."""
 
     limiter: Any
     key: Any
     cost: Cost
-    asked_us: int
+    decided_us: int
     held: HeldRequest | None = None
-    """What is freed when the request has ended, where it is in flight."""
+    """The hold to free when the request has ended, where a limit counts requests in flight."""
 
 
 class RequestLimits:
-    """Asks limiters for requests, all on one store. `options` are `headgate.http.server.options.Options`."""
+    """Decides on requests by limiters, all on one store. `options` are `headgate.http.server.options.Options`."""
 
     def __init__(
         self, options: dict[str, Any], *, asynchronous: bool, routed: bool, keeps_charges: bool = False
@@ -87,9 +87,9 @@ class RequestLimits:
 
         self._name = options.get("name", "")
         self._shadow = check_flag("shadow", options.get("shadow", False))
-        self._own_clock = options.get("clock")
+        self._given_clock = options.get("clock")
         self._clock = options.get("clock", SYSTEM_CLOCK)
-        self._scope: Any = options.get("scope", _own_counter) if routed else None
+        self._scope: Any = options.get("scope", _endpoint_counter) if routed else None
         if routed and not isinstance(self._scope, str) and not callable(self._scope):
             raise ConfigError(f"scope is text or a function of the request, not {self._scope!r:.40}")
         store: Any = options.get("store", "memory://")
@@ -100,10 +100,10 @@ class RequestLimits:
         self._store: Any = store if self.owned is None else self.owned
         self._on_store_error: OnStoreError | Literal[""] = check_on_store_error(options.get("on_store_error"))
         # All limiters of the store share its guard.
-        self._answering = answering(self._store) if self._on_store_error else self._store
+        self._guarded_store = guarded(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
         self._holding: set[int] = set()
-        """The limiters of what is in flight, by `id`."""
+        """The limiters of requests in flight, by `id`."""
 
         self._lease_us = lease_us_of(options)
         self._may_hold = not callable(options["limits"])
@@ -114,50 +114,56 @@ class RequestLimits:
         self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
         if tier is not None and not isinstance(limits, Mapping):
             raise ConfigError("tier chooses among limits: give them as a mapping from tier to limits")
-        self._one: Any = None if callable(self._limits_of) else self._limiter(self._limits_of)
-        # What cannot be used is told now.
-        known = limits.values() if isinstance(limits, Mapping) else () if self._one is None else (limits,)
-        limiters = [self._limiter(own) for own in known if own is not None]
+        self._fixed_limiter: Any = None if callable(self._limits_of) else self._limiter(self._limits_of)
+        # Limits that cannot be used raise an error now.
+        tier_limits = (
+            limits.values() if isinstance(limits, Mapping) else () if self._fixed_limiter is None else (limits,)
+        )
+        limiters = [self._limiter(entry) for entry in tier_limits if entry is not None]
         self._units = frozenset(unit for limiter in limiters for unit in limiter.counted.units)
-        """What the limits of any tier count."""
+        """The units that the limits of any tier count."""
 
         self._cost = cost_of(options, partial(self._check_cost, limiters))
         functions = (self._exempt, self._key, self._cost, self._limits_of)
         is_awaited = any(map(iscoroutinefunction, functions))
         if is_awaited and not asynchronous:
-            raise ConfigError("a coroutine function goes before an asyncio application only")
+            raise ConfigError("a coroutine function needs an asyncio application")
         if iscoroutinefunction(self._counts):
-            raise ConfigError("counts is no coroutine function: the response is sent")
-        for own in known:
-            if own is not None:
-                self._limiter(own, wide=self._wide is not None)
+            raise ConfigError("counts cannot be a coroutine function: the response has been sent already")
+        for entry in tier_limits:
+            if entry is not None:
+                self._limiter(entry, wide=self._wide is not None)
         # Limiters on one store share a counter by their name, or by the text of their limits.
-        self._shared_as = f"limiter/{self._name}" if self._name else self._one and self._one.definitions[0].scope
-        self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
-        self.ask: Callable[[Request], Asked] = self._ask_later if is_awaited else self._ask
-        """Decide for a request."""
+        self._shared_as = (
+            f"limiter/{self._name}" if self._name else self._fixed_limiter and self._fixed_limiter.definitions[0].scope
+        )
+        self._decide_fixed: Any = self._fixed_limiter and (
+            self._fixed_limiter.ask if asynchronous else self._fixed_limiter.hit
+        )
+        self.decide: Callable[[Request], RequestOutcome] = self._decide_async if is_awaited else self._decide
+        """Decides on a request."""
 
         self.holds = bool(self._holding)
         """Whether requests are held until their responses have ended."""
 
         if self.holds and (self._wait or self._wide is not None):
-            raise ConfigError("what is in flight is limited without wait and ipv6_wide")
+            raise ConfigError("limits on requests in flight cannot be combined with wait or ipv6_wide")
         choosers = (self._exempt, self._key, self._counts)
         self._is_data = (
             all(function is None for function in choosers)
-            and (not routed or isinstance(self._scope, str) or self._scope is _own_counter)
+            and (not routed or isinstance(self._scope, str) or self._scope is _endpoint_counter)
             and not (self.holds or self._wait or self._wide)
         )
-        """Whether no function says who is counted, as what, and under what."""
+        """Whether no function determines who is counted, with which key, and under which name."""
 
-    def settling(
+    def settle_steps(
         self, charge: Charge, request: Request | None, decision: Decision, response: Response
     ) -> Generator[Any, Any, None]:
-        """Let count what `counts` says of the request, which is None only where it says nothing.
+        """Settle a charge by what `counts` returns; `request` is None only where there is no such function.
 
-        Yields what may have to be awaited. Raises StoreError.
+        Yields calls that may have to be awaited. Raises StoreError.
         """
-        limiter, key, cost, asked_us, held = charge
+        limiter, key, cost, decided_us, held = charge
         if self._counts is None:
             if held is not None:
                 yield from held.free()
@@ -177,25 +183,30 @@ class RequestLimits:
         unused = [max(0, before - now) for before, now in zip(charged, settled, strict=True)]
         more = [max(0, now - before) for before, now in zip(charged, settled, strict=True)]
         if any(unused):
-            ago_us = max(0, self._clock.now_us() - asked_us)
+            ago_us = max(0, self._clock.now_us() - decided_us)
             yield limiter.give_back(key, as_read(unused), ago_us, decision)
         if any(more) and not (yield limiter.hit(key, as_read(more))).allowed:
-            left = _left(limiter.counted.units, (yield limiter.peek(key, as_read([0] * len(more)))))
-            most = [min(units, rest) for units, rest in zip(more, left, strict=True)]
+            remaining = _remaining(limiter.counted.units, (yield limiter.peek(key, as_read([0] * len(more)))))
+            most = [min(units, rest) for units, rest in zip(more, remaining, strict=True)]
             if any(most):
                 yield limiter.hit(key, as_read(most))
 
-    def web_gate(self, kind: type[Request], *, tells: bool | None, websockets: bool) -> Any:
-        """What decides natively; None where a Python function has a say in all requests.
+    def web_gate(self, kind: type[Request], *, writes_fields: bool | None, websockets: bool) -> Any:
+        """Return the native gate; None where a Python function takes part in every decision.
 
-        What it reads is alike in requests of any `kind`; see `headgate.http.server.web_gates`.
+        The parts that it reads are alike in requests of any `kind`; see `headgate.http.server.web_gates`.
         """
-        if self._one is None or not self._is_data or not self._one.counted.is_plain or type(self._cost) is not int:
+        if (
+            self._fixed_limiter is None
+            or not self._is_data
+            or not self._fixed_limiter.counted.is_plain
+            or type(self._cost) is not int
+        ):
             return None
-        bound = self._one.bound
-        if isinstance(bound, RescuedLimits) and self._on_store_error != "local":
-            bound = bound.bound  # it raises StoreError, and the skin knows what was chosen
-        rule = PlainRule(bound, self._one.definitions, self._address, within=self._routed)
+        bound = self._fixed_limiter.bound
+        if isinstance(bound, FallbackLimits) and self._on_store_error != "local":
+            bound = bound.bound  # it raises StoreError, and the adapter knows what was chosen
+        rule = PlainRule(bound, self._fixed_limiter.definitions, self._address, within=self._routed)
         gate = native_gate(rule, self._store)
         if gate is None:
             return None
@@ -203,37 +214,37 @@ class RequestLimits:
         return plain_web_gate(
             gate,
             cost=self._cost,
-            tells=tells,
+            writes_fields=writes_fields,
             asynchronous=self._asynchronous,
             websockets=websockets,
             endpoint=scope,
         )
 
     def may_share(self, other: RequestLimits) -> bool:
-        """Whether these limits use one counter with those of another place if both count under one endpoint.
+        """Whether these limits share a counter with those of another place if both count under one endpoint.
 
-        Limits that a function chooses may be any limits, and stores that are not this process's memory may be one.
-        What shares a `scope` does so on purpose.
+        Limits that a function chooses may be any limits, and two stores outside this process's memory may be the same.
+        Limits with one `scope` share it on purpose.
         """
-        if self._scope is not other._scope or self._scope not in (None, _own_counter):
+        if self._scope is not other._scope or self._scope not in (None, _endpoint_counter):
             return False
         if self._store is not other._store and (self._store.in_process or other._store.in_process):
             return False
         return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
 
-    def charge_of(self, key: Key, asked_us: int) -> Charge:
-        """What a request was charged that was decided natively."""
-        return Charge(self._one, key, self._cost, asked_us)
+    def charge_of(self, key: Key, decided_us: int) -> Charge:
+        """Return the charge of a request that was decided natively."""
+        return Charge(self._fixed_limiter, key, self._cost, decided_us)
 
     async def warm_up(self) -> None:
-        """Have the store connect before the first request; where it fails, that is told in the log."""
+        """Have the store connect before the first request; a failure is logged."""
         if self._holding or self._wait or self._store.blocking:
             check_asyncio(NEEDS_ASYNCIO)
         await warm_up_async(self._store)
 
     @property
     def store(self) -> Store:
-        """Where the states are."""
+        """The store of the states."""
         store: Store = self._store
         return store
 
@@ -245,46 +256,46 @@ class RequestLimits:
     @property
     def definitions(self) -> tuple[NamedLimit, ...] | None:
         """The limits, where every request has the same ones."""
-        return None if self._one is None or self._wide is not None else self._one.definitions
+        return None if self._fixed_limiter is None or self._wide is not None else self._fixed_limiter.definitions
 
-    def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
-        """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
-        limiter, key, cost, asked_us, held = charge
+    def take_back_steps(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
+        """Give back the whole charge; yields calls that may have to be awaited. Raises StoreError."""
+        limiter, key, cost, decided_us, held = charge
         if held is not None:
             yield from held.free(0)
             return
         charged = limiter.counted.read(cost)
         if any(charged):
-            ago_us = max(0, self._clock.now_us() - asked_us)
+            ago_us = max(0, self._clock.now_us() - decided_us)
             yield limiter.give_back(key, limiter.counted.as_read(charged), ago_us, decision)
 
-    def _ask(self, request: Request) -> Asked:
+    def _decide(self, request: Request) -> RequestOutcome:
         if request.method == "OPTIONS" and _is_preflight(request):
             return None
         if self._exempt is not None and self._exempt(request):
             return None
-        limits = self._limits_of(request) if self._one is None else self._limits_of
+        limits = self._limits_of(request) if self._fixed_limiter is None else self._limits_of
         if limits is None:
             return None
         key = self._key(request) if self._key is not None else None
         cost: Any = self._cost(request) if callable(self._cost) else self._cost
-        asked: Asked = self._decide(request, limits, key, cost)
-        return asked
+        pending: RequestOutcome = self._decide_key(request, limits, key, cost)
+        return pending
 
-    async def _ask_later(self, request: Request) -> Decision | None:
-        """`_ask` where functions are to be awaited."""
+    async def _decide_async(self, request: Request) -> Decision | None:
+        """`_decide` where functions have to be awaited."""
         if request.method == "OPTIONS" and _is_preflight(request):
             return None
         if self._exempt is not None and await answered(self._exempt(request)):
             return None
-        limits = await answered(self._limits_of(request)) if self._one is None else self._limits_of
+        limits = await answered(self._limits_of(request)) if self._fixed_limiter is None else self._limits_of
         if limits is None:
             return None
         key = await answered(self._key(request)) if self._key is not None else None
         cost: Any = await answered(self._cost(request)) if callable(self._cost) else self._cost
-        return await answered(self._decide(request, limits, key, cost))
+        return await answered(self._decide_key(request, limits, key, cost))
 
-    def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: Any) -> Any:
+    def _decide_key(self, request: Request, limits: AnyLimits, key: Key | None, cost: Any) -> Any:
         counted: Any = None
         if key is not None:
             if is_repeated(key):
@@ -302,22 +313,22 @@ class RequestLimits:
         counted = self._scoped(request, counted)
         if type(counted) is NetworkPair:
             limiter = self._limiter(limits, wide=True)
-            ask = limiter.hit
-        elif self._one is not None:
-            limiter, ask = self._one, self._ask_one
+            decide = limiter.hit
+        elif self._fixed_limiter is not None:
+            limiter, decide = self._fixed_limiter, self._decide_fixed
         else:
             limiter = self._limiter(limits)
-            ask = limiter.ask if self._asynchronous else limiter.hit
+            decide = limiter.ask if self._asynchronous else limiter.hit
         if type(cost) is not int:
             cost = self._counted_here(limiter.counted, cost)
         if self._holding and id(limiter) in self._holding:
             return self._hold(request, limiter, counted, cost)
         if self._keeps_charges:
             request.charge = Charge(limiter, counted, cost, self._clock.now_us())
-        return self._acquire(request, limits, limiter, counted, cost) if self._wait else ask(counted, cost)
+        return self._acquire(request, limits, limiter, counted, cost) if self._wait else decide(counted, cost)
 
     def _acquire(self, request: Request, limits: AnyLimits, limiter: Any, counted: Any, cost: Any) -> Any:
-        """Let a request wait for its turn, no longer than its client does, where that is known."""
+        """Let a request wait for its turn, no longer than its client waits, where that is known."""
         if self._asynchronous:
             check_asyncio(NEEDS_ASYNCIO)
         remaining: float | None = getattr(request, "time_remaining", None)
@@ -332,16 +343,16 @@ class RequestLimits:
         return acquiring if departure is None else self._acquire_for(departure, acquiring, limits)
 
     async def _acquire_for(self, departure: Departure, acquiring: Any, limits: AnyLimits) -> Decision:
-        """What is acquired for a client; where it goes away meanwhile its request leaves the line, and is refused."""
-        asked = begun(acquiring)
+        """Await the decision for a client; if it leaves meanwhile, its request leaves the line, and is refused."""
+        pending = begun(acquiring)
         try:
-            await asyncio.sleep(0)  # most need not wait: then nothing is received for them
-            if not asked.done():
-                departure.begin(asked.cancel)
-            decision: Decision = await asked
+            await asyncio.sleep(0)  # most requests need not wait: then nothing is received for them
+            if not pending.done():
+                departure.begin(pending.cancel)
+            decision: Decision = await pending
             return decision
         except asyncio.CancelledError:
-            asked.cancel()
+            pending.cancel()
             task = asyncio.current_task()
             if not departure.gone or (task is not None and task.cancelling()):
                 raise
@@ -355,14 +366,14 @@ class RequestLimits:
             check_asyncio(NEEDS_ASYNCIO)
         reserving = limiter.reserve(counted, cost, lease_us=self._lease_us)
         if self._asynchronous:
-            return self._hold_later(request, reserving, limiter, counted, cost)
-        return self._held(request, reserving, limiter, counted, cost)
+            return self._hold_async(request, reserving, limiter, counted, cost)
+        return self._record_hold(request, reserving, limiter, counted, cost)
 
-    async def _hold_later(self, request: Request, reserving: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
-        reservation = await (reserved(reserving) if self._store.blocking else reserving)
-        return self._held(request, reservation, limiter, counted, cost)
+    async def _hold_async(self, request: Request, reserving: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
+        reservation = await (await_reservation(reserving) if self._store.blocking else reserving)
+        return self._record_hold(request, reservation, limiter, counted, cost)
 
-    def _held(self, request: Request, reservation: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
+    def _record_hold(self, request: Request, reservation: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
         if reservation:
             held = HeldRequest(reservation, asynchronous=self._asynchronous)
             request.charge = Charge(limiter, counted, cost, self._clock.now_us(), held)
@@ -377,21 +388,21 @@ class RequestLimits:
             check_cost(cost)
 
     def _counted_here(self, counted: Counted, cost: Any) -> Any:
-        """A cost without what only limits of other tiers count."""
-        if not isinstance(cost, Mapping) or self._one is not None:
+        """Return a cost without the units that only limits of other tiers count."""
+        if not isinstance(cost, Mapping) or self._fixed_limiter is not None:
             return cost
         elsewhere = self._units.difference(counted.units)
         return {name: amount for name, amount in cost.items() if unit_named(name) not in elsewhere}
 
     def _scoped(self, request: Request, counted: Any) -> Any:
-        """The key within the scope in which a request counts."""
+        """Return the key within the scope in which a request counts."""
         if self._scope is None:
             return counted
         scope: Any = self._scope(request) if callable(self._scope) else self._scope
         return within(scope or NOWHERE, counted)
 
     def _client(self, request: Request) -> Key | NetworkPair:
-        """The key of a client's address; what is longer than addresses are is not remembered."""
+        """Return the key of a client's address; a header longer than addresses are is not cached."""
         header = self._address.header
         sent = request.headers.get(header, "") if header else ""
         if len(sent) > _LONGEST_REMEMBERED:
@@ -400,35 +411,35 @@ class RequestLimits:
 
     def _key_of_address(self, peer: str, header: str) -> Key | NetworkPair:
         if not isinstance(peer, str) or not peer.isascii():
-            peer = ""  # no address: a socket's name, perhaps
+            peer = ""  # not an address: a socket's name, perhaps
         key = ("ip", self._address.client(peer, header) or UNIX)
         if self._wide is None or ":" not in key[1]:
             return key
         return NetworkPair(key, ("ip", self._wide[0].client(peer, header)))
 
     def _refused(self, limits: AnyLimits) -> Decision:
-        """The refusal of a request that has no key, or no client: its quota is nothing. A shadow refuses nothing."""
+        """Return the refusal of a request without a key or a client: its quota is 0. Shadow limits let it pass."""
         definitions = self._limiter(limits).definitions
         readings = [Reading(False, 0, 0, None, 0, 0) for _ in definitions]
         binding = None if self._shadow else 0
         return Decision(definitions, readings, allowed=self._shadow, binding=binding)
 
     def _limiter(self, limits: AnyLimits, *, wide: bool = False) -> Any:
-        """The limiter of these limits, made at their first use."""
-        known = (limits if isinstance(limits, str) else repr(limits), wide)
-        limiter = self._limiters.get(known)
+        """Return the limiter of these limits, made at their first use."""
+        cache_key = (limits if isinstance(limits, str) else repr(limits), wide)
+        limiter = self._limiters.get(cache_key)
         if limiter is not None:
             return limiter
         if len(self._limiters) >= _MOST_LIMITERS:
-            raise ConfigError(f"limits that a function gives are of {_MOST_LIMITERS} kinds at the most")
+            raise ConfigError(f"a function may return at most {_MOST_LIMITERS} different limits")
         if wide and self._wide is not None:
             limiter = WideLimiter(
                 self._limiter(limits).limits,
                 self._wide[1],
-                store=self._answering,
+                store=self._guarded_store,
                 name=self._name,
                 shadow=self._shadow,
-                clock=self._own_clock,
+                clock=self._given_clock,
                 asynchronous=self._asynchronous,
                 on_store_error=self._on_store_error,
             )
@@ -436,9 +447,9 @@ class RequestLimits:
             kind = AsyncLimiter if self._asynchronous else Limiter
             limiter = kind(
                 limits,
-                store=self._answering,
+                store=self._guarded_store,
                 name=self._name,
-                clock=self._own_clock,
+                clock=self._given_clock,
                 shadow=self._shadow,
                 on_store_error=self._on_store_error or None,
             )
@@ -447,46 +458,46 @@ class RequestLimits:
                     check_rates(limiter.limits)
                 limiter.id_of(("anyone",), "any")  # ConfigError where the store does not hold
                 self._holding.add(id(limiter))
-        self._limiters[known] = limiter
+        self._limiters[cache_key] = limiter
         return limiter
 
 
 def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Request], Any]:
-    """What gives the limits of a request's tier."""
+    """Return the function that gives the limits of a request's tier."""
     if tier is None:
         raise ConfigError("limits of several tiers need tier: a function that gives a request's tier")
     if _DEFAULT not in limits:
         raise ConfigError(f"limits of tiers name {_DEFAULT!r}, for requests of any other tier: {list(limits)!r:.80}")
     default = limits[_DEFAULT]
 
-    def of_tier(told: Any) -> AnyLimits | None:
+    def of_tier(value: Any) -> AnyLimits | None:
         try:
-            return limits.get(_tier_name(told), default)
-        except TypeError:  # a list, perhaps of all groups of a user, is the name of no tier
+            return limits.get(_tier_name(value), default)
+        except TypeError:  # a list, perhaps of all groups of a user, is not the name of a tier
             return default
 
-    def of(request: Request) -> AnyLimits | None:
+    def limits_of(request: Request) -> AnyLimits | None:
         return of_tier(tier(request))
 
-    async def of_async(request: Request) -> AnyLimits | None:
+    async def limits_of_async(request: Request) -> AnyLimits | None:
         return of_tier(await tier(request))
 
-    return of_async if iscoroutinefunction(tier) else of
+    return limits_of_async if iscoroutinefunction(tier) else limits_of
 
 
-def _settled(counted: Counted, told: Any, charged: tuple[int, ...]) -> tuple[int, ...]:
-    """What `counts` says that a request takes of each unit, of which this was charged."""
-    if told is True:
+def _settled(counted: Counted, reported: Any, charged: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how much of each unit a request takes, as `counts` has `reported` it; `charged` is what was charged."""
+    if reported is True:
         return charged
-    if told is False:
+    if reported is False:
         return (0,) * len(charged)
-    if counted.is_plain and not isinstance(told, Mapping):
-        told = int(told)
-    return counted.read_settled(told, charged)
+    if counted.is_plain and not isinstance(reported, Mapping):
+        reported = int(reported)
+    return counted.read_settled(reported, charged)
 
 
-def _left(units: Sequence[str], decision: Decision) -> list[int]:
-    """What is left of each unit to the limits that count it."""
+def _remaining(units: Sequence[str], decision: Decision) -> list[int]:
+    """Return how much the limits that count each unit have left."""
     return [min(reading.remaining for reading in decision.limits if reading.unit == unit) for unit in units]
 
 
@@ -495,20 +506,20 @@ def _wait_s(options: Mapping[str, Any]) -> float:
     try:
         timeout_us(wait)
     except ArgumentError as error:
-        raise ConfigError(f"wait is for how many seconds a request may stand in line: {error}") from error
+        raise ConfigError(f"wait is the number of seconds for which a request may wait in line: {error}") from error
     return wait or 0
 
 
-def _tier_name(told: Any) -> Any:
-    """What `headgate.http.keys` gives names where it comes from; the tier is its last part."""
-    return told[-1] if isinstance(told, tuple) and told else told
+def _tier_name(tier: Any) -> Any:
+    """Return the name of a tier: the last part of a key of `headgate.http.keys`, whose first part is its source."""
+    return tier[-1] if isinstance(tier, tuple) and tier else tier
 
 
-def _own_counter(request: Request) -> str:
+def _endpoint_counter(request: Request) -> str:
     counted_as: str | None = getattr(request, "counted_as", None)
     return request.endpoint if counted_as is None else counted_as
 
 
 def _is_preflight(request: Request) -> bool:
-    """A browser's question before a request of another origin, which it never sends by itself (Fetch, 3.2.2)."""
+    """Whether this is a CORS preflight, which a browser never sends for itself alone (Fetch, 3.2.2)."""
     return "origin" in request.headers and "access-control-request-method" in request.headers

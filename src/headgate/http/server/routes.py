@@ -1,10 +1,10 @@
-"""Limits of single routes, in any framework: one store for all of them, and which requests are left out.
+"""Limits of single routes, in any framework: one store for all of them, and which endpoints are exempt.
 
     limits = RouteLimits({"store": "redis://10.0.0.5/0"}, asynchronous=True)
     enforcer = limits.enforcer("10/second", {"key": api_key()})
 
-Each integration has a skin of its own over it. A route counts by itself, under its whole template; what is
-told in `scope` counts together. What no store is named for counts in one that belongs to the application.
+Each integration has an adapter over it. A route counts by itself, under its whole template; limits with one
+`scope` count together. Limits that name no store count in one that belongs to the application.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar, Unpack, cast
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import check_asyncio
 from headgate.errors import ConfigError
-from headgate.http.server.attached import Attached
+from headgate.http.server.attached_values import Attached
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.held import NEEDS_ASYNCIO
+from headgate.http.server.held_request import NEEDS_ASYNCIO
 from headgate.http.server.options import Of, Options, RouteOptions, check_limits, check_names
 from headgate.http.server.web_gates import NOWHERE
 from headgate.limiter import AnyLimits
@@ -28,70 +28,72 @@ from headgate.stores.url import open_store
 F = TypeVar("F", bound=Callable[..., Any])
 
 LimitsOfRoute = AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
-"""Limits, those of each tier, or what gives those of a request; None: not limited."""
+"""Limits, those of each tier, or a function that gives those of a request; None: not limited."""
 
 _MEMORY = "memory://"
 NO_LIMITS: Any = None
-"""What stands for the limits of `rate_limit()`, which is told what it lacks; to type checkers they are needed."""
+"""The default for the limits of `rate_limit()`, which raises an error; to type checkers the limits are required."""
 
 _EXEMPT = "__headgate_exempt__"
 
 DEPTH = "__headgate_depth__"
-"""The attribute of an endpoint that says how many limits stand before it already."""
+"""The attribute of an endpoint with the number of limits that it has already."""
 
 OVERRIDE = "__headgate_override__"
-"""The attribute of an endpoint, view or blueprint whose limits stand for wider ones."""
+"""The attribute of an endpoint, view or blueprint whose limits replace wider ones."""
 
 
 class RoutePlace(NamedTuple):
-    """Where a limit stands before a route: what judges the requests that come there, and under what they count."""
+    """The place of a limit before a route: the enforcer for its requests, and the name under which they count."""
 
     enforcer: Enforcer
     template: str
-    by: object
-    """See `Enforcer.apart`, also for `counted_as`."""
+    place_id: object
+    """See `Enforcer.counter_name`, also for `counted_as`."""
 
     counted_as: str
     gate: Any
-    """What decides natively where no other limit has judged the request; None where Python decides."""
+    """The native gate, for requests that no other limit has judged; None where Python decides."""
 
     clock: Clock | None
-    """By which that is noted; None for the system clock."""
+    """The clock that gives the time of a charge; None for the system clock."""
 
     endpoint: object
-    """What answers the requests of the route; None where none was found."""
+    """The endpoint of the route; None where none was found."""
 
 
 def route_place(
-    enforcer: Enforcer, template: str, by: object, counted_as: str = "", *, endpoint: object = None
+    enforcer: Enforcer, template: str, place_id: object, counted_as: str = "", *, endpoint: object = None
 ) -> RoutePlace:
-    """The place of a limit before a route: its requests count under `counted_as`, or else under the template."""
+    """Return the place of a limit before a route: its requests count under `counted_as`, or else the template."""
     clock = None if enforcer.clock is SYSTEM_CLOCK else enforcer.clock
-    return RoutePlace(enforcer, template, by, counted_as or template or NOWHERE, enforcer.web_gate, clock, endpoint)
+    return RoutePlace(
+        enforcer, template, place_id, counted_as or template or NOWHERE, enforcer.web_gate, clock, endpoint
+    )
 
 
 class ApplicationEnforcers:
-    """What judges by one limit, in each application: where no store is named, they count in the application's own."""
+    """The enforcers of one limit, by application: where no store is named, each application has a store of its own."""
 
-    __slots__ = ("_made", "_make", "any")
+    __slots__ = ("_by_application", "_make", "any")
 
     def __init__(self, make: Callable[[object], Enforcer], *, apart: bool) -> None:
         self._make = make
-        self._made: Attached[Enforcer] | None = Attached() if apart else None
+        self._by_application: Attached[Enforcer] | None = Attached() if apart else None
         self.any = make(None)
-        """The one for all applications, or for requests whose application is not known."""
+        """The enforcer for all applications, or for requests whose application is not known."""
 
     def of(self, application: object) -> Enforcer:
-        """The one for an application, or for what lives exactly as long; None where it is not known."""
-        if self._made is None or application is None:
+        """Return the enforcer for an application, or an object that lives as long; None for an unknown application."""
+        if self._by_application is None or application is None:
             return self.any
-        return self._made.of(application, lambda: self._make(application))
+        return self._by_application.of(application, lambda: self._make(application))
 
 
 class RouteLimits:
-    """Makes what judges single routes. `defaults` are options of each; a route's own stand before them.
+    """Makes the enforcers of single routes. `defaults` are options of each; a route's own options override them.
 
-    All limits of an application that name no store count in one of its own, in memory, which ends with it.
+    All limits of an application that name no store count in a store of its own, in memory, which ends with it.
     """
 
     def __init__(self, defaults: RouteOptions, *, asynchronous: bool) -> None:
@@ -102,7 +104,7 @@ class RouteLimits:
         self._own: Attached[Store] = Attached()
 
     def enforcers(self, limits: LimitsOfRoute, options: RouteOptions) -> ApplicationEnforcers:
-        """What judges the requests of routes, in each application. Raises ConfigError."""
+        """Return the enforcers of routes, one for each application. Raises ConfigError."""
 
         def make(application: object) -> Enforcer:
             if application is None:
@@ -115,14 +117,14 @@ class RouteLimits:
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions) -> Enforcer:
         """`enforcers` where there is one application."""
         check_limits(limits)
-        given = {**self._defaults, **options, "limits": limits}
-        store = given.get("store", _MEMORY)
+        merged = {**self._defaults, **options, "limits": limits}
+        store = merged.get("store", _MEMORY)
         if isinstance(store, str):
-            given["store"] = self._open(store)
-        return Enforcer(None, cast(RouteOptions, given), asynchronous=self._asynchronous, routed=True)
+            merged["store"] = self._open(store)
+        return Enforcer(None, cast(RouteOptions, merged), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
-        """Close the stores that were opened here by name, but no memory; a limit that asks again opens them again."""
+        """Close the stores that were opened here by URL, except those in memory; a later decision opens them again."""
         for store in self._opened.values():
             if not store.in_process:
                 store.close()
@@ -148,7 +150,7 @@ class RouteLimits:
 
 
 class AsyncRouteLimits:
-    """What the `RateLimits` of asyncio frameworks have in common: options for all their limits, and one store."""
+    """The base of the `RateLimits` of asyncio frameworks: options for all their limits, and one store."""
 
     def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
         self.routes = RouteLimits(defaults, asynchronous=True)
@@ -165,9 +167,9 @@ class AsyncRouteLimits:
 def application_enforcers(
     policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions, owner_name: str
 ) -> ApplicationEnforcers:
-    """What judges all that an asyncio application answers, by a policy or by limits; several may be given it.
+    """Return the enforcers for all requests of an asyncio application, by a policy or by limits, for each application.
 
-    `owner_name` is what users know it by.
+    `owner_name` is the name in messages.
     """
 
     def make(application: object) -> Enforcer:
@@ -178,7 +180,7 @@ def application_enforcers(
 
 
 def check_endpoint(endpoint: object) -> None:
-    """Raise ConfigError for what a decorator is given where it was written without its limit: a request."""
+    """Raise ConfigError for the argument of a decorator that was written without its limit: a request."""
     if not callable(endpoint):
         raise ConfigError(
             f'rate_limit is written with its limit, as @rate_limit("10/second"); this is no view: {endpoint!r:.60}'
@@ -186,16 +188,16 @@ def check_endpoint(endpoint: object) -> None:
 
 
 def exempt(endpoint: F) -> F:
-    """Mark a view, handler or endpoint as one that limits of its application, blueprint or router leave out."""
+    """Mark a view, handler or endpoint as exempt from limits of its application, blueprint or router."""
     setattr(endpoint, _EXEMPT, True)
     return endpoint
 
 
 def is_exempt(endpoint: object) -> bool:
-    """Whether an endpoint was marked so."""
+    """Whether an endpoint was marked as exempt."""
     return bool(getattr(endpoint, _EXEMPT, False))
 
 
 def is_excluded_endpoint(endpoint: object) -> bool:
-    """Whether wider limits leave an endpoint out: it is exempt, or its own limits stand for them."""
+    """Whether wider limits do not apply to an endpoint: it is exempt, or its own limits replace them."""
     return is_exempt(endpoint) or bool(getattr(endpoint, OVERRIDE, False))

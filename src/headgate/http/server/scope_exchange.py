@@ -1,6 +1,6 @@
-"""The exchange of an ASGI request: judged by its scope, told and ended with the messages of its response.
+"""The exchange of an ASGI request: judged by its scope, reported and ended with the messages of its response.
 
-Limits of routes share one, which is kept in the scope: the outermost that sees the response tells and ends it.
+Limits of routes share one, which is stored in the scope: the outermost that sees the response reports and ends it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from headgate.http.server.web_gates import NOWHERE
 _KEY = "headgate"
 
 RoutePassed: Any = None if core.native is None else core.native.RoutePassed
-"""The class of what stands for the exchange of a request that one limit let pass natively, until more is to be done.
+"""The class of the stand-in for an exchange where one limit let a request pass natively, until more has to be done.
 
-It has the `fields` that say what remains, the `decision`, and the `exchange` that has taken its place, None so far."""
+It has the `fields` for the response, the `decision`, and the `exchange` that has replaced it, None so far."""
 
 NativeOutcome = tuple[Any, tuple[Any, int] | None]
-"""(the decision, an awaitable of one or the StoreError, (the key that was charged, when) or None)"""
+"""(the decision, an awaitable of one or the StoreError, (the charged key, time in microseconds) or None)"""
 
 RequestKind = Callable[..., AsgiRequest]
-"""Makes Headgate's request of a scope, its route's template and, where it is at hand, the framework's request."""
+"""Makes Headgate's request from a scope, its route's template and the framework's request, if there is one."""
 
 
 class ScopeExchange(Exchange):
     """An exchange whose fields are bytes.
 
-    It does not keep the scope, which keeps it: a circle would wait for the garbage collector. So a judgement has its
-    request only where that is given to `counts` later.
+    It does not refer to the scope, which refers to it: a reference cycle would wait for the garbage collector. So a
+    judgement has its request only where `counts` needs it later.
     """
 
     watcher: object = None
-    """The middleware that sees the response, where there is one."""
+    """The middleware that sees the response, if any."""
 
     endpoint: object = None
-    """What answers at the route for which a limit was asked; None where none was so far."""
+    """The endpoint of the route whose limit judged the request; None while none has."""
 
     def judge_route(
         self,
@@ -51,39 +51,40 @@ class ScopeExchange(Exchange):
         scope: Scope,
         kind: RequestKind,
         template: str,
-        by: object,
+        place_id: object,
         counted_as: str = "",
-        own: Any = None,
-        asked: NativeOutcome | None = None,
+        framework_request: Any = None,
+        native_outcome: NativeOutcome | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
-        """Ask an enforcer of a route; what it gives is awaited where there is to wait, for a store or in a queue.
+        """Have a route's enforcer judge; return the judgement, or an awaitable of it where a store or a queue is slow.
 
-        It counts under `counted_as`, or else under the template of the route; with a number, where another place
-        counts so already: see `Enforcer.apart`, also for `by`. `kind` makes Headgate's request where one is needed,
-        around the framework's `own` if there is one already. `asked` is what was decided natively so far.
+        The request counts under `counted_as`, or else under the template of the route; with a number, where another
+        place uses that name already: see `Enforcer.counter_name`, also for `place_id`. `kind` makes Headgate's request
+        where one is needed, around `framework_request` if there is one. `native_outcome` is the native decision, if
+        there is one.
         """
         counted_as = counted_as or template
-        if self._judged:
-            counted_as = enforcer.apart(counted_as, by, self._judged)
-        gate, (decided, charge) = enforcer.web_gate, asked or (None, None)
-        if gate is not None and asked is None:
-            asked_us = enforcer.clock.now_us()
+        if self._judgements:
+            counted_as = enforcer.counter_name(counted_as, place_id, self._judgements)
+        gate, (decided, charge) = enforcer.web_gate, native_outcome or (None, None)
+        if gate is not None and native_outcome is None:
+            decided_us = enforcer.clock.now_us()
             try:
                 decided = gate.decide_route(scope, counted_as or NOWHERE)
             except StoreError as error:
                 decided = error
             if type(decided) is tuple:
-                decided, told, key = decided
-                charge = (key, asked_us)
-                if told is not None:
+                decided, fields, key = decided
+                charge = (key, decided_us)
+                if fields is not None:
                     judgement = Judgement()
-                    judgement.enforcer, judgement.by, judgement.counted_as = enforcer, by, counted_as
-                    judgement.decision, judgement.told, judgement.charge = decided, told, charge
+                    judgement.enforcer, judgement.place_id, judgement.counted_as = enforcer, place_id, counted_as
+                    judgement.decision, judgement.fields, judgement.charge = decided, fields, charge
                     judgement.has_passed = True
-                    self._judged += (judgement,)
+                    self._judgements += (judgement,)
                     return judgement
-        parts = (scope, template) if own is None else (scope, template, own)
-        return self.judge_scope(enforcer, kind, parts, decided, None, by, counted_as, charge)
+        parts = (scope, template) if framework_request is None else (scope, template, framework_request)
+        return self.judge_scope(enforcer, kind, parts, decided, None, place_id, counted_as, charge)
 
     def judge_scope(
         self,
@@ -92,47 +93,52 @@ class ScopeExchange(Exchange):
         parts: tuple[Any, ...],
         decided: Any = None,
         request: AsgiRequest | None = None,
-        by: object = None,
+        place_id: object = None,
         counted_as: str = "",
         charge: tuple[Any, int] | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
-        """Ask an enforcer for the request that is `kind(*parts)`; what it gives is awaited where there is to wait.
+        """Have an enforcer judge the request `kind(*parts)`; return the judgement, or an awaitable of it.
 
-        `decided` is what was given or raised natively, or what came for `request`, which was asked for already.
+        `decided` is the native decision or error, or the outcome for `request`, which the enforcer has decided already.
         """
-        came: Any = decided
-        if came is None and request is None:
+        outcome: Any = decided
+        if outcome is None and request is None:
             request = kind(*parts)
             if counted_as:
                 request.counted_as = counted_as
             try:
-                came = enforcer.ask(request)
+                outcome = enforcer.decide(request)
             except StoreError as error:
-                came = error
-        told = None
-        if isinstance(came, Decision):
-            told = enforcer.passing(came) if came.allowed else None
-        elif came is not None and not isinstance(came, StoreError):
-            return self._judge_later(enforcer, kind, parts, came, request, by, counted_as, charge)
-        if request is None and (told is None or enforcer.settles):
+                outcome = error
+        fields = None
+        if isinstance(outcome, Decision):
+            fields = enforcer.passing_fields(outcome) if outcome.allowed else None
+        elif outcome is not None and not isinstance(outcome, StoreError):
+            return self._judge_async(enforcer, kind, parts, outcome, request, place_id, counted_as, charge)
+        if request is None and (fields is None or enforcer.settles):
             request = kind(*parts)
             if counted_as:
                 request.counted_as = counted_as
         judgement = Judgement()
-        judgement.enforcer, judgement.by, judgement.counted_as, judgement.charge = enforcer, by, counted_as, charge
-        judgement.told = told
+        judgement.enforcer, judgement.place_id, judgement.counted_as, judgement.charge = (
+            enforcer,
+            place_id,
+            counted_as,
+            charge,
+        )
+        judgement.fields = fields
         if enforcer.counts:
             judgement.request = request
         elif charge is None:
             judgement.charge = getattr(request, "charge", None)
-        if told is not None and isinstance(came, Decision):
-            judgement.decision, judgement.has_passed = came, True
+        if fields is not None and isinstance(outcome, Decision):
+            judgement.decision, judgement.has_passed = outcome, True
             self.settles = self.settles or enforcer.settles
             self.holds = self.holds or enforcer.holds
-            self._judged += (judgement,)
+            self._judgements += (judgement,)
             return judgement
         if request is not None:
-            delay_us = judgement.conclude(request, came)
+            delay_us = judgement.conclude(request, outcome)
             if judgement.refusal is not None:
                 return self._take_back(judgement) if self._refuse(judgement) else judgement
             if delay_us:
@@ -140,55 +146,55 @@ class ScopeExchange(Exchange):
         self._pass(judgement)
         return judgement
 
-    async def _judge_later(
+    async def _judge_async(
         self,
         enforcer: Enforcer,
         kind: RequestKind,
         parts: tuple[Any, ...],
-        coming: Awaitable[Decision | None],
+        pending: Awaitable[Decision | None],
         request: AsgiRequest | None,
-        by: object,
+        place_id: object,
         counted_as: str,
         charge: tuple[Any, int] | None,
     ) -> Judgement:
-        """`judge_scope` once a decision has come."""
-        came: Decision | StoreError | None
+        """`judge_scope` for a decision that is awaited."""
+        outcome: Decision | StoreError | None
         try:
-            came = await coming
+            outcome = await pending
         except StoreError as error:
-            came = error
-        judged = self.judge_scope(enforcer, kind, parts, came, request, by, counted_as, charge)
+            outcome = error
+        judged = self.judge_scope(enforcer, kind, parts, outcome, request, place_id, counted_as, charge)
         return judged if isinstance(judged, Judgement) else await judged
 
     async def _take_back(self, judgement: Judgement) -> Judgement:
-        """A refusal, once limits before it have taken back what they charged."""
+        """Return a refusal, once the limits before it have taken back what they charged."""
         await self.take_back_async()
         return judgement
 
     async def _delay(self, judgement: Judgement, delay_us: int) -> Judgement:
-        """A request that passes, once it has waited."""
+        """Return the judgement of a request that passes, once it has waited."""
         await self.wait(judgement, delay_us)
         self._pass(judgement)
         return judgement
 
     def encoded_fields(self) -> Fields:
-        """The header fields to add to the response; nothing where a limit refused, whose answer has its own."""
-        if len(self._judged) == 1:
-            only = self._judged[0]
+        """Return the fields to add to the response; none where a limit refused, whose response has its own."""
+        if len(self._judgements) == 1:
+            only = self._judgements[0]
             if not only.has_passed:
                 return []
-            if only.told is None:
-                only.told = encode_fields(only.verdict.fields)
-            return only.told
+            if only.fields is None:
+                only.fields = encode_fields(only.verdict.fields)
+            return only.fields
         return encode_fields(self.fields_of_passed())
 
     def has_fields(self, headers: Fields) -> bool:
-        """Whether these headers say what remains, or nothing is to be said."""
+        """Whether these headers contain all fields that are to be added."""
         names = {name for name, _ in headers}
         return all(name in names for name, _ in self.encoded_fields())
 
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run an application; tell what remains and end with its response, unless a skin further out does."""
+        """Run an application; add the fields to its response and end with it, unless an outer adapter does."""
         if self.watched:
             await app(scope, receive, send)
             return
@@ -202,43 +208,43 @@ class ScopeExchange(Exchange):
 
 
 def exchange_of(scope: Scope) -> ScopeExchange:
-    """The exchange of a request, a new one if its first limit is asked now, or has let it pass natively."""
+    """Return the exchange of a request, a new one if its first limit judges now, or has let it pass natively."""
     exchange = scope.get(_KEY)
     if type(exchange) is ScopeExchange:
         return exchange
-    made = ScopeExchange() if type(exchange) is not RoutePassed else _continued(exchange)
-    scope[_KEY] = made
-    return made
+    created = ScopeExchange() if type(exchange) is not RoutePassed else _continued(exchange)
+    scope[_KEY] = created
+    return created
 
 
-def exchange_at(scope: Scope, endpoint: object, by: object = None) -> ScopeExchange:
-    """`exchange_of` at the route of an endpoint: a new one where `by` was asked already, or a limit of another route.
+def exchange_at(scope: Scope, endpoint: object, place_id: object = None) -> ScopeExchange:
+    """`exchange_of` at an endpoint's route: a new one where `place_id`, or a limit of another route, has judged it.
 
-    Then an application asks itself, with the scope that it was given or a copy of it.
+    In that case an application calls itself, with the scope that it was given or a copy of it.
     """
     exchange = exchange_of(scope)
     is_at_another = exchange.endpoint is not None and exchange.endpoint is not endpoint
-    if is_at_another or (by is not None and exchange.has_judged(by)):
+    if is_at_another or (place_id is not None and exchange.has_judged(place_id)):
         exchange = new_exchange(scope)
     exchange.endpoint = endpoint
     return exchange
 
 
 def new_exchange(scope: Scope) -> ScopeExchange:
-    """The exchange of another request that is asked with the scope of one before, or a copy of it."""
-    made = scope[_KEY] = ScopeExchange()
-    return made
+    """Store and return the exchange of another request that has the scope of an earlier one, or a copy of it."""
+    exchange = scope[_KEY] = ScopeExchange()
+    return exchange
 
 
 def _continued(passed: Any) -> ScopeExchange:
-    """The exchange of a request that its first limit let pass natively, now that more is to be done."""
+    """Return the exchange of a request that its first limit let pass natively, now that more has to be done."""
     place: RoutePlace = passed.place
     judgement = Judgement()
-    judgement.enforcer, judgement.by, judgement.counted_as = place.enforcer, place.by, place.counted_as
-    judgement.decision, judgement.told, judgement.charge = passed.decision, passed.fields, passed.charge
+    judgement.enforcer, judgement.place_id, judgement.counted_as = place.enforcer, place.place_id, place.counted_as
+    judgement.decision, judgement.fields, judgement.charge = passed.decision, passed.fields, passed.charge
     judgement.has_passed = True
     exchange = ScopeExchange()
     exchange.endpoint = place.endpoint
-    exchange._judged = (judgement,)
+    exchange._judgements = (judgement,)
     continued: ScopeExchange = passed.become_exchange(exchange)
     return continued

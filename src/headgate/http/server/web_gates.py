@@ -1,7 +1,7 @@
-"""The native gate in front of an application: it reads requests where their server put them.
+"""The native gate in front of an application: it reads requests from the scope or the environ of their server.
 
-All that is data is decided so, from the scope or the environ alone, and no request is made of it. What a Python
-function has a say in goes through `Enforcer.ask`, and so does each request that the native core leaves to Python.
+Where limits are plain data, it decides by the scope or the environ alone, and no request object is made. Where a
+Python function takes part, `Enforcer.decide` decides, as it does on requests that the native core leaves to Python.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headgate.policy.compiled import ALL_RULES
 from headgate.policy.request import Request
 
 NOWHERE = "-"
-"""What requests count under that no route is for."""
+"""The name under which requests without a route count."""
 
-Natively = Callable[[Any, Any], Any]
-"""Given a scope and `send`, or an environ and `start_response`: the same, which then tells what remains, where the
-request passes at once; else the decision, which may have to be awaited; None where the request is to be asked for
-through `Enforcer.ask`. Raises StoreError.
+NativeDecision = Callable[[Any, Any], Any]
+"""Takes a scope and `send`, or an environ and `start_response`. Where the request passes at once, it returns a `send`
+or `start_response` that adds the fields; else the decision, which may have to be awaited; None where `Enforcer.decide`
+has to decide. Raises StoreError.
 """
 
 
@@ -30,13 +30,14 @@ def web_gate(
     ruleset: str,
     cost: int,
     kind: type[Request],
-    tells: bool | None,
+    writes_fields: bool | None,
     asynchronous: bool,
     websockets: bool,
 ) -> Any:
-    """What decides for the requests of an application by the native gate of a policy; None where it cannot read them.
+    """Return the web gate of a policy's native gate, for an application's requests; None where it cannot read them.
 
-    `kind` is what would be made of them. `tells` is whether a response tells what remains, None where Python says it.
+    `kind` is their class in Python. `writes_fields` is whether responses have RateLimit fields, None where Python
+    writes others.
     """
     reading = kind.__dict__.get("native_reading")  # of this class: one that inherits from it may read something else
     if core.native is None or reading is None:
@@ -45,7 +46,7 @@ def web_gate(
         gate,
         ruleset=ruleset,
         cost=cost,
-        writer_of=_writer_of(asynchronous) if tells else tells,
+        writer_of=_writer_of(asynchronous) if writes_fields else writes_fields,
         encoded=asynchronous,
         of_framework=reading == "framework",
         websockets=websockets,
@@ -55,18 +56,18 @@ def web_gate(
 
 
 def plain_web_gate(
-    gate: Any, *, cost: int, tells: bool | None, asynchronous: bool, websockets: bool, endpoint: str
+    gate: Any, *, cost: int, writes_fields: bool | None, asynchronous: bool, websockets: bool, endpoint: str
 ) -> Any:
-    """`web_gate` of plain limits, `headgate.http.server.plain_rule`: all that they read is read alike by every class.
+    """`web_gate` of plain limits, `headgate.http.server.plain_rule`: every class of requests reads their parts alike.
 
-    `endpoint` is what all requests count under together, "" where each route counts by itself.
+    `endpoint` is the name under which all requests count together, "" where each route counts by itself.
     """
     assert core.native is not None
     return core.native.WebGate.of(
         gate,
         ruleset=ALL_RULES,
         cost=cost,
-        writer_of=_writer_of(asynchronous) if tells else tells,
+        writer_of=_writer_of(asynchronous) if writes_fields else writes_fields,
         encoded=asynchronous,
         of_framework=False,
         websockets=websockets,
@@ -76,7 +77,7 @@ def plain_web_gate(
 
 
 def _writer_of(encoded: bool) -> Callable[[Any], Any]:
-    """What gives the writer of fields of decisions on some limits: as ASGI has them, or as text."""
+    """Return the function that gives the writer of some limits' fields: bytes for ASGI if `encoded`, else text."""
     return _encoded_writer if encoded else _text_writer
 
 

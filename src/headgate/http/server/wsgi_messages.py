@@ -1,4 +1,4 @@
-"""Answers of WSGI: fields are added to the head of a response, a refusal is sent."""
+"""WSGI responses: adds fields to the head of a response, and sends a refusal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 def python_telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
-    """Add fields to the head of the response; one that the application wrote itself stays as it is."""
+    """Return a `start_response` that adds fields to the head; a field that the application wrote itself stays."""
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
         own = list(headers)
@@ -31,7 +31,7 @@ telling = python_telling if core.native is None else core.native.FieldStarter
 
 
 def unstored(start_response: StartResponse) -> StartResponse:
-    """Have no cache store the response of a fallback, unless it says something itself."""
+    """Return a `start_response` that forbids caches to store a response, unless its headers say otherwise."""
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
         own = list(headers)
@@ -41,7 +41,7 @@ def unstored(start_response: StartResponse) -> StartResponse:
 
 
 def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
-    """Send a refusal as a response; gives its body."""
+    """Send a refusal as a response; return its body."""
     headers = list(refusal.headers)
     for name, _ in headers:
         if name.lower() == "content-length":

@@ -82,7 +82,7 @@ async def answer(
     endpoint: str,
     call: Callable[[], Awaitable[web.StreamResponse]],
     fallback: Handler | None,
-    by: object,
+    place_id: object,
     counted_as: str,
 ) -> web.StreamResponse:
     """Judge a request, and return the response of its handler, or of its refusal."""
@@ -93,7 +93,7 @@ async def answer(
         exchange.match = match
         exchange.is_head = request.method == hdrs.METH_HEAD
     enforcer = enforcers.of(match.apps[0])
-    judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), by, counted_as)
+    judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), place_id, counted_as)
     if judgement.refusal is None:
         return await exchange.handle(call, request.task)
     exchange.by_fallback = fallback is not None

@@ -15,7 +15,7 @@ watch = _placements.watch
 
 def check_placement(app: web.Application) -> None:
     """Report, once, limits that are above routes of an application or of one nested in it. Raises ConfigError."""
-    _placements.look(app, lambda: [route.handler for route in app.router.routes()], _is_debugged)
+    _placements.check(app, lambda: [route.handler for route in app.router.routes()], _is_debugged)
 
 
 def _is_debugged() -> bool:

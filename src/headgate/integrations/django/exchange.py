@@ -49,7 +49,7 @@ class DjangoExchange(ResponseExchange):
         gate = enforcer.web_gate
         environ = gate and environ_of(request)
         if environ is not None:
-            asked_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
+            decided_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
             try:
                 decided = gate.decide_view(environ, route_of(request) if gate.distinguishes_endpoints else NOWHERE)
             except StoreError as error:
@@ -57,9 +57,9 @@ class DjangoExchange(ResponseExchange):
             if decided is not None:
                 outcome, fields, key = decided
                 if fields is not None:
-                    self._passed = (enforcer, decided, asked_us)
+                    self._passed = (enforcer, decided, decided_us)
                     return None
-                charge = (key, asked_us) if enforcer.keeps_charges else None
+                charge = (key, decided_us) if enforcer.keeps_charges else None
         judgement = self.judge(enforcer, DjangoRequest(request), decided=outcome)
         judgement.charge = charge
         return judgement.refusal
@@ -69,12 +69,12 @@ class DjangoExchange(ResponseExchange):
         # Should several threads call this for one request, `pop` returns the decision to one of them.
         passed = None if self._passed is None else vars(self).pop("_passed", None)
         if passed is not None:
-            enforcer, (decision, fields, key), asked_us = passed
+            enforcer, (decision, fields, key), decided_us = passed
             judgement = Judgement()
-            judgement.enforcer, judgement.decision, judgement.told = enforcer, decision, fields
-            judgement.charge = (key, asked_us) if enforcer.keeps_charges else None
+            judgement.enforcer, judgement.decision, judgement.fields = enforcer, decision, fields
+            judgement.charge = (key, decided_us) if enforcer.keeps_charges else None
             judgement.has_passed = True
-            self._judged = (judgement, *self._judged)
+            self._judgements = (judgement, *self._judgements)
         return self
 
     def do(self, step: Step) -> None:
@@ -99,7 +99,7 @@ class DjangoExchange(ResponseExchange):
     def finish(self, request: Any, response: Any) -> Any:
         """Add the fields to the response, and end the exchange with it; return the response to send."""
         passed = self._passed
-        if passed is not None or not self._judged:
+        if passed is not None or not self._judgements:
             if _added_at_once(response, [] if passed is None else passed[1][1]):
                 return response
             self.resumed()
@@ -158,7 +158,7 @@ class DjangoExchange(ResponseExchange):
 
         Outer middlewares may replace the response, as to If-None-Match, and then nothing closes the first one.
         """
-        in_a_thread = any(not judgement.enforcer.asynchronous for judgement in self._judged)
+        in_a_thread = any(not judgement.enforcer.asynchronous for judgement in self._judgements)
         if not self.holds or (in_a_thread and hasattr(request, "scope")):
             # A response made in a thread is dropped where the client is gone, and so must this exchange be.
             vars(request).pop("_headgate", None)

@@ -80,23 +80,23 @@ class _Limit:
         return enforcers[asynchronous]
 
     def judge(
-        self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
+        self, exchange: DjangoExchange, request: Any, place_id: object, endpoint: str, counted_as: str
     ) -> Refusal | None:
         """Return the refusal of a request, None where it passes; judged in this thread."""
         subject = DjangoRequest(request, endpoint)
         enforcer = self.enforcer(asynchronous=False)
-        return exchange.judge(enforcer, subject, by, counted_as, environ=subject.environ).refusal
+        return exchange.judge(enforcer, subject, place_id, counted_as, environ=subject.environ).refusal
 
     async def judge_async(
-        self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
+        self, exchange: DjangoExchange, request: Any, place_id: object, endpoint: str, counted_as: str
     ) -> Refusal | None:
         """`judge` on an event loop."""
         # Under WSGI an event loop lives as long as its request: there a thread judges, whose connections remain open.
         if not hasattr(request, "scope") and not site().is_async(self._limits, self._options):
-            return await sync_to_async(self.judge)(exchange, request, by, endpoint, counted_as)
+            return await sync_to_async(self.judge)(exchange, request, place_id, endpoint, counted_as)
         subject = DjangoRequest(request, endpoint, asynchronous=True)
         enforcer = self.enforcer(asynchronous=True)
-        return (await exchange.judge_async(enforcer, subject, by, counted_as, subject.environ)).refusal
+        return (await exchange.judge_async(enforcer, subject, place_id, counted_as, subject.environ)).refusal
 
 
 def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from headgate.errors import ConfigError, kind_of
 from headgate.forks import ProcessLock
 from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
+from headgate.http.server.functions import REQUEST_FUNCTIONS, is_portable, takes
 from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import Answering, Options, RouteOptions, check_fallback
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
@@ -92,7 +92,7 @@ class Site:
         limits = _with_groups({"limits": limits})["limits"]
         enforcer = self._routes[asynchronous].enforcer(limits, own)
         if asynchronous:
-            enforcer.ask = _asking_again(enforcer.ask)
+            enforcer.decide = _asking_again(enforcer.decide)
         return enforcer
 
     def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
@@ -103,7 +103,7 @@ class Site:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
         of_limits = [name for name in options if name not in (*_SHARED, *_OF_A_POLICY)]
         if limits is None and of_limits:
-            raise ConfigError(f"settings.HEADGATE[{of_limits[0]!r}] goes with limits; a policy says it itself")
+            raise ConfigError(f"settings.HEADGATE[{of_limits[0]!r}] goes with limits; a policy defines it itself")
         if policy is not None:
             own = _with_groups({name: options[name] for name in (*_OF_A_POLICY, "store") if name in options})
             if not isinstance(policy, Gate | AsyncGate):
@@ -178,7 +178,7 @@ def _function_named(text: str) -> Any:
 def _with_groups(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options whose functions of a group and a request (django-ratelimit's) became functions of a request."""
     converted = dict(options)
-    for name in OF_A_REQUEST:
+    for name in REQUEST_FUNCTIONS:
         function = converted.get(name)
         if callable(function) and not is_portable(function) and _takes_a_group(function):
             converted[name] = _of_group(function)
@@ -229,19 +229,19 @@ class _AsyncPolicyEnforcer(Enforcer):
 
     def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
         super().__init__(policy, options, asynchronous=True, kind=kind, owner_name=_SETTINGS)
-        self.ask = _asking_again(self.ask)
+        self.decide = _asking_again(self.decide)
 
     def follow(self, source: GateRequests) -> None:
         """Judge by a policy that was just reloaded."""
         super().follow(source)
-        self.ask = _asking_again(self.ask)
+        self.decide = _asking_again(self.decide)
 
 
 def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
     """Return an `ask` for an event loop that awaits the values which functions of the request need, and asks again."""
 
     async def ask_again(request: Request) -> Any:
-        for _ in OF_A_REQUEST:  # each function may need a value, once
+        for _ in REQUEST_FUNCTIONS:  # each function may need a value, once
             try:
                 return await answered(ask(request))
             except NotLoaded as error:  # nothing is charged before all functions have returned

@@ -173,12 +173,14 @@ class _Limit:
             request_finished.connect(leave_to_response)
             request_tearing_down.connect(end_failed)
 
-    def check(self, by: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def check(
+        self, place_id: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Return None where this request may pass, else the answer of the fallback; without one, raise the refusal."""
         environ = flask.request.environ
         exchange = current_exchange()
         enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
-        judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), by, counted_as, environ=environ)
+        judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), place_id, counted_as, environ=environ)
         if judgement.refusal is None:
             return None
         if self._fallback is None:

@@ -163,7 +163,7 @@ class _Enforcers:
         self._methods: dict[str, Enforcer | None] = {}
         if policy is not None:
             if methods is not None:
-                raise ConfigError("methods go with limits; a policy says it itself, by path")
+                raise ConfigError("methods go with limits; a policy defines it itself, by path")
             owner_name = f"{'Async' if asynchronous else ''}RateLimitInterceptor"
             self._owner = self._rest = Enforcer(policy, options, asynchronous=asynchronous, owner_name=owner_name)
             return
@@ -178,7 +178,9 @@ class _Enforcers:
                 raise ConfigError(f'a method is "/package.Service/Method" or "/package.Service/*", not {method!r:.60}')
             self._methods[method] = None if own is None else routes.enforcer(own, {})
 
-    def limited(self, by: object, method: str, handler: Handler | None, unknown: Callable[..., Any]) -> _Limited | None:
+    def limited(
+        self, place_id: object, method: str, handler: Handler | None, unknown: Callable[..., Any]
+    ) -> _Limited | None:
         """Return the handler of a method with its enforcer; `unknown` handles a method that does not exist.
 
         None where the method is not limited.
@@ -188,7 +190,7 @@ class _Enforcers:
             return None
         endpoint = _endpoint(method, handler)
         handler = handler or grpc.stream_stream_rpc_method_handler(unknown)
-        places = _places_from(by, enforcer, place or endpoint, _behavior(handler))
+        places = _places_from(place_id, enforcer, place or endpoint, _behavior(handler))
         return _Limited(handler, endpoint, places, enforcer, places[-1].counted_as)
 
     def of(self, method: str) -> tuple[Enforcer | None, str]:
@@ -370,10 +372,10 @@ def _endpoint(method: str, handler: Handler | None) -> str:
     return "" if handler is None or getattr(_behavior(handler), _NOT_FOUND, False) else method
 
 
-def _places_from(by: object, enforcer: Enforcer, counted_as: str, behavior: Callable[..., Any]) -> list[PlaceOf]:
+def _places_from(place_id: object, enforcer: Enforcer, counted_as: str, behavior: Callable[..., Any]) -> list[PlaceOf]:
     """Return the places where a call is judged, from the handler outwards: this limit is the last."""
     inner: list[PlaceOf] = getattr(behavior, _PLACES, [])
-    return [*inner, PlaceOf(enforcer, by, enforcer.apart(counted_as, by, inner))]
+    return [*inner, PlaceOf(enforcer, place_id, enforcer.counter_name(counted_as, place_id, inner))]
 
 
 def _replaced(handler: Handler, behavior: Callable[..., Any], places: list[PlaceOf]) -> Handler:

@@ -8,7 +8,7 @@ from headgate.drive import all_answered
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, living
 from headgate.http.server.scope_exchange import exchange_of, new_exchange
 from headgate.integrations.starlette.placement import check_placement
-from headgate.stores.guard.kept import CLOSE_WITHIN_US
+from headgate.stores.guard.pending_settlements import CLOSE_WITHIN_US
 
 
 class Closes(Protocol):

@@ -18,4 +18,4 @@ def check_placement(scope: Scope) -> None:
     app = scope.get("app")
     routes = getattr(app, "routes", None)
     if routes is not None:
-        _placements.look(app, lambda: endpoints_of(routes), lambda: bool(getattr(app, "debug", False)))
+        _placements.check(app, lambda: endpoints_of(routes), lambda: bool(getattr(app, "debug", False)))

@@ -40,7 +40,7 @@ class StarletteRequest(AsgiRequest):
         """Signals that the client is gone; where no middleware watches for that, the endpoint's own object does."""
         departure, own = self.scope.get(DEPARTURE), self._own
         if departure is None and isinstance(own, Request | WebSocket):
-            departure = self.scope[DEPARTURE] = ClientWatch(own._receive, lets_go=True)
+            departure = self.scope[DEPARTURE] = ClientWatch(own._receive, cancels_receive=True)
             own._receive = departure.receive
         return departure
 

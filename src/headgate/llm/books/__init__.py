@@ -1,6 +1,7 @@
-"""The books: what each call of a language model held, used and cost, written in the background and never rewritten.
+"""The books: records of what each language model call held, used and cost, written in the background, append-only.
 
-`open_books` makes what a gate writes to; `read_books`, `report_of` and `reconcile` read. See docs/llm-books.md.
+`open_books` creates the books that a gate writes to; `read_books`, `report_of` and `reconcile` read them. See
+docs/llm-books.md.
 """
 
 from headgate.llm.books.opening import open_books

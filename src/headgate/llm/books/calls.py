@@ -1,7 +1,7 @@
-"""The calls that books tell of, entry by entry: what each one is worth at any moment, and in which month that counts.
+"""The calls in books, entry by entry: what each one adds to sums at any time, and in which month that counts.
 
-A call counts in the period of its admission. Once the month of that is closed, what changes is a later change: it
-counts in the period in which it was written, and in the restated sums of the call's own.
+A call counts in the period of its admission. Once that month is closed, a change is a later change: it counts in the
+period in which it was written, and in the restated sums of the call's own period.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUARTER_US = 900_000_000
 
 
 class Periods:
-    """The days and months of moments by the clocks of a zone."""
+    """Converts times to the days and months of a zone."""
 
     def __init__(self, zone: str) -> None:
         self.zone = check_zone(zone)
@@ -33,8 +33,8 @@ class Periods:
         quarter = at_us // _QUARTER_US
         day = self._days.get(quarter)
         if day is None:
-            moment = utc_moment(quarter * _QUARTER_US)
-            day = self._days[quarter] = moment.astimezone(self._zone).date().isoformat()
+            time = utc_moment(quarter * _QUARTER_US)
+            day = self._days[quarter] = time.astimezone(self._zone).date().isoformat()
         return day
 
     def month(self, at_us: int) -> str:
@@ -43,7 +43,7 @@ class Periods:
 
 
 class Subject(NamedTuple):
-    """What a call is counted by: when it was admitted or refused, for whom, of which model, and which limit refused."""
+    """What a call is grouped by: the time it was admitted or refused, its caller and model, the limit that refused."""
 
     at_us: int
     caller: Caller
@@ -52,49 +52,51 @@ class Subject(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Sums change by `delta` for a call.
+    """A change of a call's sums by `delta`.
 
-    `made_us` is 0 where that is a part of what its own period was; else its month was closed by then, and the change
-    counts in the period of that moment.
+    `counted_us` is 0 where the change counts in the period of the call's admission; else that month was closed, and the
+    change counts in the period of that time.
     """
 
     subject: Subject
     delta: Sums
-    made_us: int = 0
+    counted_us: int = 0
 
 
-Take = Callable[[Change], None]
+TakeChange = Callable[[Change], None]
 
 
 class Calls:
-    """Reads the records of one or several books and gives each change of what their calls are worth.
+    """Reads the records of one or several books and passes on each change of what their calls add to sums.
 
-    `corrected` are the ids that have corrections anywhere: what these calls are worth is remembered. `remembered` are
-    those that may be told of after they were settled; None for all.
+    `corrected` are the ids that have corrections anywhere: the sums of these calls are remembered. `remembered` are
+    those that may have records after they were settled; None for all.
     """
 
-    def __init__(self, take: Take, corrected: Iterable[str] = (), remembered: Container[str] | None = None) -> None:
+    def __init__(
+        self, take_change: TakeChange, corrected: Iterable[str] = (), remembered: Container[str] | None = None
+    ) -> None:
         self.dropped = 0
-        self._take = take
+        self._take_change = take_change
         self._corrected = frozenset(corrected)
         self._remembered = remembered
-        self._held: dict[str, tuple[Subject, Sums]] = {}
+        self._holds: dict[str, tuple[Subject, Sums]] = {}
         self._settled: set[str] = set()
-        self._worth: dict[str, tuple[Subject, Sums]] = {}
-        """What was taken of calls that may still change."""
+        self._taken: dict[str, tuple[Subject, Sums]] = {}
+        """The sums that were passed on, of calls that may still change."""
 
         self._closed: dict[str, int] = {}
-        self._closed_by: Periods | None = None
+        self._closing_periods: Periods | None = None
 
     def begin_books(self) -> None:
-        """The records of other books follow, which close their own months."""
+        """Begin other books, whose closings concern their own months."""
         self.end()
-        self._closed, self._closed_by = {}, None
+        self._closed, self._closing_periods = {}, None
 
     def end(self) -> None:
-        """What is still held is counted as that."""
-        for id, (subject, held) in self._held.items():
-            if id not in self._worth:
+        """Count the holds that are not settled as they are."""
+        for id, (subject, held) in self._holds.items():
+            if id not in self._taken:
                 self._change(id, subject, held, subject.at_us, keep=True)
 
     def add(self, record: Record) -> None:
@@ -112,8 +114,8 @@ class Calls:
         if entry.kind == "settled":
             self._settle(entry)
         elif entry.kind == "held":
-            if entry.id not in self._held and entry.id not in self._settled:
-                self._held[entry.id] = Subject(entry.at_us, entry.caller, entry.model), of_hold(entry)
+            if entry.id not in self._holds and entry.id not in self._settled:
+                self._holds[entry.id] = Subject(entry.at_us, entry.caller, entry.model), of_hold(entry)
         elif entry.kind == "extended":
             self._extend(entry)
         else:
@@ -121,13 +123,13 @@ class Calls:
             self._change("", subject, REFUSED, entry.at_us, keep=False)
 
     def _extend(self, entry: Entry) -> None:
-        """Of what is held, as much as is told last."""
+        """Take the amounts of the last extension as held."""
         if entry.id in self._settled:
             return
-        held = self._held.get(entry.id)
+        held = self._holds.get(entry.id)
         subject = held[0] if held else Subject(entry.admitted_us or entry.at_us, entry.caller, entry.model)
-        self._held[entry.id] = subject, of_hold(entry)
-        if entry.id in self._worth:  # its month was closed
+        self._holds[entry.id] = subject, of_hold(entry)
+        if entry.id in self._taken:  # its month was closed
             self._change(entry.id, subject, of_hold(entry), entry.at_us, keep=True)
 
     def _settle(self, entry: Entry) -> None:
@@ -135,46 +137,46 @@ class Calls:
             return  # the first one counts, as it does in the limits
         if self._remembered is None or entry.id in self._remembered:
             self._settled.add(entry.id)
-        held = self._held.pop(entry.id, None)
+        held = self._holds.pop(entry.id, None)
         subject = held[0] if held else Subject(entry.admitted_us or entry.at_us, entry.caller, entry.model)
         self._change(entry.id, subject, of_settling(entry), entry.at_us, keep=entry.id in self._corrected)
 
     def _correct(self, correction: Correction) -> None:
         entry = correction.entry
-        held = self._held.pop(entry.id, None)
-        subject, before = self._worth.get(entry.id) or held or (None, NOTHING)
+        held = self._holds.pop(entry.id, None)
+        subject, before = self._taken.get(entry.id) or held or (None, NOTHING)
         if subject is None:
             subject = Subject(entry.admitted_us or entry.at_us, entry.caller, entry.model)
-        self._settled.add(entry.id)  # what the call itself says later counts no more
+        self._settled.add(entry.id)  # later entries of the call itself no longer count
         self._change(entry.id, subject, of_correction(correction, before), entry.at_us, keep=True)
 
     def _close(self, closing: Closing) -> None:
-        if self._closed_by is None:
-            self._closed_by = Periods(closing.zone)
+        if self._closing_periods is None:
+            self._closing_periods = Periods(closing.zone)
         if closing.month in self._closed:
             return
-        for id, (subject, held) in self._held.items():
-            if id not in self._worth and self._closed_by.month(subject.at_us) == closing.month:
+        for id, (subject, held) in self._holds.items():
+            if id not in self._taken and self._closing_periods.month(subject.at_us) == closing.month:
                 self._change(id, subject, held, subject.at_us, keep=True)
         self._closed[closing.month] = closing.at_us
 
-    def _change(self, id: str, subject: Subject, worth: Sums, at_us: int, *, keep: bool) -> None:
-        before = self._worth.pop(id, None)
+    def _change(self, id: str, subject: Subject, sums: Sums, at_us: int, *, keep: bool) -> None:
+        before = self._taken.pop(id, None)
         if keep:
-            self._worth[id] = subject, worth
-        delta = worth if before is None else worth.minus(before[1])
-        self._take(Change(subject, delta, self._made_us(subject.at_us, at_us) if self._closed else 0))
+            self._taken[id] = subject, sums
+        delta = sums if before is None else sums.minus(before[1])
+        self._take_change(Change(subject, delta, self._counted_us(subject.at_us, at_us) if self._closed else 0))
 
-    def _made_us(self, admitted_us: int, at_us: int) -> int:
-        """When a change counts whose month is closed; 0 where it is not.
+    def _counted_us(self, admitted_us: int, at_us: int) -> int:
+        """The time at which a change counts whose month is closed; 0 where it is not closed.
 
-        A change that was written after a month was closed does not count before that, whatever its moment says.
+        A change that was written after a month was closed does not count before that, whatever its time.
         """
-        assert self._closed_by is not None
-        closed_us = self._closed.get(self._closed_by.month(admitted_us))
+        assert self._closing_periods is not None
+        closed_us = self._closed.get(self._closing_periods.month(admitted_us))
         if closed_us is None:
             return 0
         at_us = max(at_us, closed_us)
-        while (later_us := self._closed.get(self._closed_by.month(at_us), 0)) > at_us:
+        while (later_us := self._closed.get(self._closing_periods.month(at_us), 0)) > at_us:
             at_us = later_us
         return at_us

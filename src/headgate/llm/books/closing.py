@@ -1,4 +1,4 @@
-"""What is appended to books by hand: corrections of a call, and the closing of a month. Nothing is ever rewritten."""
+"""The records that users append to books: corrections of a call, and closings of a month. Nothing is rewritten."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headgate.llm.entry import Entry
 from headgate.llm.usage import Usage
 
 _MONTH = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
-_MOST_TEXT = 1000
+_LONGEST_REASON = 1000
 
 
 class Corrected(NamedTuple):
-    """What a call was worth before a correction and after it, and the closed month that it belongs to, or ""."""
+    """The sums of a call before a correction and after it, and the closed month that it belongs to, or ""."""
 
     before: Sums
     after: Sums
@@ -44,45 +44,45 @@ def correct(
     author: str,
     now_us: int,
 ) -> Corrected:
-    """Append what a call really used and cost, in tokens and billionths of a dollar; None stays as it was.
+    """Append what a call actually used and cost, in tokens and billionths of a dollar; None leaves a number as it was.
 
-    Raises ArgumentError for a call that is not in the books, and where nothing or no reason is given.
+    Raises ArgumentError for a call that is not in the books, and where no number or no reason is given.
     """
     if cost is None and input is None and output is None:
         raise ArgumentError("a correction says what is true: a cost, or tokens of input or output")
-    if not reason.strip() or len(reason) > _MOST_TEXT:
-        raise ArgumentError(f"a correction has a reason, a text of up to {_MOST_TEXT} characters")
-    found = _Found(id)
+    if not reason.strip() or len(reason) > _LONGEST_REASON:
+        raise ArgumentError(f"a correction has a reason, a text of up to {_LONGEST_REASON} characters")
+    call = _CallSums(id)
     for record in read.records(Unreadable()):
-        found.add(record)
-    found.calls.end()
-    subject, before = found.subject, found.worth
+        call.add(record)
+    call.calls.end()
+    subject, before = call.subject, call.sums
     if subject is None or not before.calls:
         raise ArgumentError(f"{read.name}: no call {id[:80]!r} was admitted")
     usage = None
     if input is not None or output is not None:
-        sent = before.input + before.unsettled_input if input is None else input
-        made = before.output + before.unsettled_output if output is None else output
-        usage = Usage(sent, made, cache_read=min(before.cache_read, sent))
+        input_tokens = before.input + before.unsettled_input if input is None else input
+        output_tokens = before.output + before.unsettled_output if output is None else output
+        usage = Usage(input_tokens, output_tokens, cache_read=min(before.cache_read, input_tokens))
     entry = Entry(
-        "corrected", id, now_us, subject.caller, subject.model, found.held_input, found.held_output, found.held_cost,
+        "corrected", id, now_us, subject.caller, subject.model, call.held_input, call.held_output, call.held_cost,
         usage=usage, cost=cost, admitted_us=subject.at_us,
     )  # fmt: skip
     correction = Correction(entry, reason.strip(), author)
-    with _alone(books) as append:
+    with _exclusive_append(books) as append:
         append(correction)
-    found.add(correction)
-    return Corrected(before, found.worth, found.closed_month)
+    call.add(correction)
+    return Corrected(before, call.sums, call.closed_month)
 
 
-class _Found:
-    """One call of many, and what it is worth."""
+class _CallSums:
+    """Picks the records of one call, and adds up its sums."""
 
     def __init__(self, id: str) -> None:
         self._id = id
-        self.calls = Calls(self._take, (id,))
+        self.calls = Calls(self._take_change, (id,))
         self.subject: Subject | None = None
-        self.worth = NOTHING
+        self.sums = NOTHING
         self.held_input = self.held_output = 0
         self.held_cost: int | None = None
         self._closings: dict[str, Closing] = {}
@@ -98,9 +98,9 @@ class _Found:
             self.held_cost = entry.held_cost
         self.calls.add(record)
 
-    def _take(self, change: Change) -> None:
+    def _take_change(self, change: Change) -> None:
         self.subject = change.subject
-        self.worth = self.worth.plus(change.delta)
+        self.sums = self.sums.plus(change.delta)
 
     @property
     def closed_month(self) -> str:
@@ -111,15 +111,15 @@ class _Found:
 
 
 def close_month(books: str, month: str, *, zone: str | None, author: str, now_us: int) -> ClosedMonth:
-    """Close a month of the zone, once it is over: its sums are kept, and what comes later is told as that.
+    """Close a month of the zone, once it is over: its sums are recorded, and later changes are reported as such.
 
-    Without a zone that of the months closed before, or UTC. What writes the books waits meanwhile, so that the sums are
-    those of all that stands before the closing. Raises ArgumentError for a month that is not over, is closed, or is of
+    Without a zone it is that of the months closed before, or UTC. Writers of the books wait meanwhile, so that the sums
+    are those of all records before the closing. Raises ArgumentError for a month that is not over, is closed, or is of
     another zone than those closed before.
     """
     if not _MONTH.fullmatch(month):
         raise ArgumentError(f"a month is written 2026-10, not {month[:20]!r}")
-    with _alone(books) as append, closing(read_books(books, waits=False)) as read:
+    with _exclusive_append(books) as append, closing(read_books(books, waits=False)) as read:
         fault = first_fault(read)[1]
         if fault is not None:
             raise ArgumentError(
@@ -161,11 +161,11 @@ def _moment_us(local: datetime, zone: ZoneInfo) -> int:
 
 
 @contextmanager
-def _alone(books: str) -> Iterator[Callable[[Record], None]]:
-    """What appends a record, while nothing else does."""
+def _exclusive_append(books: str) -> Iterator[Callable[[Record], None]]:
+    """Yield a function that appends a record, while no other process writes."""
     file = books_file(books)
     try:
-        with file.alone() as append:
+        with file.exclusive() as append:
             yield append
     finally:
         file.close()

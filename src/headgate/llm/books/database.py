@@ -1,6 +1,6 @@
 """Books as a table of an SQLite database, which other programs can query while it is written.
 
-Several processes may write (WAL, a transaction a batch). Triggers refuse to change or delete a row.
+Several processes may write (WAL, one transaction for each batch). Triggers refuse to change or delete a row.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ APPLICATION_ID = 0x48474C42
 """Marks a database as books: "HGLB"."""
 
 VERSION = 1
-_BUSY_S = 5.0
+_LOCK_TIMEOUT_S = 5.0
 _INTEGERS = (
     "at_us", "held_input", "held_output", "held_cost", "lease_us", *Usage._fields, "cost", "admitted_us", "dropped",
     "estimate",
 )  # fmt: skip
-_KINDS = {name: "INTEGER" if name in _INTEGERS else "TEXT" for name in FIELDS}
-_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in _KINDS.items())
+_TYPES = {name: "INTEGER" if name in _INTEGERS else "TEXT" for name in FIELDS}
+_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in _TYPES.items())
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, {_COLUMNS});
@@ -49,7 +49,7 @@ Row = tuple[Any, ...]
 
 
 class SqliteFile:
-    """The database at `path`. What a process that is killed did not commit is not there; the rest is."""
+    """The database at `path`. Of a process that is killed, only what it did not commit is lost."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,9 +60,9 @@ class SqliteFile:
         return str(self.path)
 
     def open(self) -> None:
-        """Make the database where there is none; raises OSError, or ConfigError where the file is something else."""
+        """Create the database where there is none; raises OSError, or ConfigError where the file is something else."""
         try:
-            self._connected()
+            self._connect()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise OSError(f"{self.path}: {error}") from error
@@ -83,8 +83,8 @@ class SqliteFile:
             connection.executemany(_INSERT, encoded)
 
     @contextmanager
-    def alone(self) -> Iterator[Callable[[Record], None]]:
-        """What appends a record, while other processes wait."""
+    def exclusive(self) -> Iterator[Callable[[Record], None]]:
+        """Yield a function that appends a record, while other processes wait."""
         with self._transaction() as connection:
             yield lambda record: self._insert(connection, record)
 
@@ -93,9 +93,9 @@ class SqliteFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing of what is written inside; an error of the database is an OSError."""
+        """A transaction; an error of the database is raised as OSError."""
         try:
-            connection = self._connected()
+            connection = self._connect()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -116,15 +116,15 @@ class SqliteFile:
 
     def after_fork(self) -> None:
         if self._connection is not None:
-            _of_parents.append(self._connection)
+            _inherited.append(self._connection)
             self._connection = None
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
-        # Made first, so that no other user can read it; the files beside it get the same rights from SQLite.
+        # Created first, so that no other user can read it; SQLite gives the files beside it the same permissions.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             prepare(connection, self.path)
         except BaseException:
@@ -134,12 +134,12 @@ class SqliteFile:
         return connection
 
 
-_of_parents: list[sqlite3.Connection] = []
-"""Connections that a process was forked with: to close one would take the parent's locks away."""
+_inherited: list[sqlite3.Connection] = []
+"""Connections that a process inherited by a fork: closing one would release the parent's locks."""
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make an empty database books; raises ConfigError for one that is something else, or of another version."""
+    """Make books of an empty database; raises ConfigError for one that is something else, or of another version."""
     check(connection, path, may_be_empty=True)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -151,17 +151,17 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute("ROLLBACK")
             raise
     for name in sorted(set(FIELDS) - columns_of(connection)):  # of an older release
-        with suppress(sqlite3.OperationalError):  # where another process adds it at the same moment
-            connection.execute(f'ALTER TABLE entries ADD COLUMN "{name}" {_KINDS[name]}')
+        with suppress(sqlite3.OperationalError):  # where another process adds it at the same time
+            connection.execute(f'ALTER TABLE entries ADD COLUMN "{name}" {_TYPES[name]}')
 
 
 def columns_of(connection: sqlite3.Connection) -> set[str]:
-    """The columns that the table of entries has."""
+    """The columns of the table of entries."""
     return {row[1] for row in connection.execute("PRAGMA table_info(entries)")}
 
 
 def check(connection: sqlite3.Connection, path: Path, *, may_be_empty: bool = False) -> None:
-    """Raise ConfigError for a database that is no books."""
+    """Raise ConfigError for a database without books."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID and version == VERSION:

@@ -20,19 +20,20 @@ from headgate.llm.books.json_lines import older_files
 from headgate.llm.books.opening import books_path
 from headgate.llm.books.records import FIELDS, Record, record_of
 
-_MOST_TOLD = 20
-_ROWS_AT_ONCE = 500
+_MOST_SHOWN = 20
+_ROWS_PER_QUERY = 500
 _SELECT = "SELECT seq, {} FROM entries WHERE {}seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-_BY_HAND = "kind IN ('corrected', 'closed') AND "
-_TOLD = ("held", "extended", "settled")
+_MANUAL_ONLY = "kind IN ('corrected', 'closed') AND "
+_CALL_KINDS = ("held", "extended", "settled")
 _SELECT_IDS = (
-    f"SELECT seq, kind = 'settled', id FROM entries WHERE kind IN {_TOLD} AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+    f"SELECT seq, kind = 'settled', id FROM entries WHERE kind IN {_CALL_KINDS} "
+    "AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 )
-_BEGINNING = re.compile(rb'\{"kind":"([a-z]+)","id":"([^"\\]*)",')
-"""Of a line as it is written; others are read as JSON."""
+_LINE_START = re.compile(rb'\{"kind":"([a-z]+)","id":"([^"\\]*)",')
+"""The start of a line as Headgate writes it; other lines are parsed as JSON."""
 
 
-class Unread(NamedTuple):
+class UnreadableLine(NamedTuple):
     """A line or row that is no record, such as the last line of a process that was killed."""
 
     source: str
@@ -41,20 +42,20 @@ class Unread(NamedTuple):
 
 
 class Unreadable:
-    """How many lines or rows could not be read, and the first of them."""
+    """The number of lines or rows that could not be read, and the first of them."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.shown: list[Unread] = []
+        self.shown: list[UnreadableLine] = []
 
     def add(self, source: str, line: int, reason: str) -> None:
         self.count += 1
-        if len(self.shown) < _MOST_TOLD:
-            self.shown.append(Unread(source, line, reason))
+        if len(self.shown) < _MOST_SHOWN:
+            self.shown.append(UnreadableLine(source, line, reason))
 
 
-def first_fault(books: ReadBooks) -> tuple[bool, Unread | None]:
-    """(whether a record can be read, else the first line or row, None where there is none)"""
+def first_fault(books: ReadBooks) -> tuple[bool, UnreadableLine | None]:
+    """(whether any record can be read; if not, the first line or row, None where there is none)"""
     unreadable = Unreadable()
     for _ in books.records(unreadable):
         return True, None
@@ -62,50 +63,50 @@ def first_fault(books: ReadBooks) -> tuple[bool, Unread | None]:
 
 
 class ReadBooks(Protocol):
-    """Books as they were when they were opened, which may be read several times."""
+    """Books as of the time they were opened, which may be read several times."""
 
     name: str
 
     def records(self, unreadable: Unreadable, *, manual_only: bool = False) -> Iterator[Record]:
-        """Each record, in order, or corrections and closings alone; what is none is counted as unreadable."""
+        """Each record, in order, or only corrections and closings; other lines are counted as unreadable."""
         ...
 
     def ids(self) -> Iterator[tuple[bool, str]]:
         """(whether it is a settling, its call's id) of each hold, extension and settling, in order.
 
-        Those of what cannot be read may be among them.
+        They may include those of unreadable lines.
         """
         ...
 
     def close(self) -> None:
-        """Close what is open; nothing can be read any more."""
+        """Close all files; nothing can be read any more."""
         ...
 
 
 def read_books(books: str | os.PathLike[str], *, waits: bool = True) -> ReadBooks:
-    """Books by their URL or path, all that is in them now; raises ConfigError where there are none.
+    """Open books by their URL or path, to read all that is in them now; raises ConfigError where there are none.
 
-    Of books in JSON lines the older files are read first. One of the older files by itself is read alone. `waits` is
-    whether to wait for the end of a batch that is being written; not so where the caller keeps others from writing.
+    Of books in JSON lines the older files are read first. The path of an older file reads only that file. `waits` is
+    whether to wait for the end of a batch that is being written; false where the caller has locked the books.
     """
     kind, path = books_path(books)
     if kind == "sqlite":
         return _Database(path)
-    return _Lines(path, waits=waits)
+    return _JsonLines(path, waits=waits)
 
 
-class _Lines:
-    """JSON lines: older files, then the one that is written, as long as it was at first."""
+class _JsonLines:
+    """JSON lines: older files, then the current one, up to its size when it was opened."""
 
     def __init__(self, path: Path, *, waits: bool) -> None:
         self.name = str(path)
         self._files: list[IO[bytes] | Path] = []
-        current = _opened(path)
+        current = _open(path)
         if current is not None and waits:
             fcntl.flock(current, fcntl.LOCK_SH)  # not in the middle of a batch
         older = older_files(path) if path.parent.is_dir() and not path.name.endswith(".gz") else []
-        # What is not compressed yet may vanish under its name, so it is opened now.
-        self._files = [file if file.suffix == ".gz" else _opened(file) or _packed(file) for file in older]
+        # A file that is not compressed yet may be replaced, so it is opened now.
+        self._files = [file if file.suffix == ".gz" else _open(file) or _compressed(file) for file in older]
         self._size: int | None = None
         if current is not None:
             if not any(_is_same(current, file) for file in self._files):
@@ -141,27 +142,27 @@ class _Lines:
             name = str(file) if isinstance(file, Path) else str(file.name)
             for line in self._lines(file, name, Unreadable()):
                 kind, id = _kind_and_id(line)
-                if kind in _TOLD:
+                if kind in _CALL_KINDS:
                     yield kind == "settled", id
 
     def _lines(self, file: IO[bytes] | Path, name: str, unreadable: Unreadable) -> Iterator[bytes]:
         if isinstance(file, Path) or name.endswith(".gz"):
-            read = 0
+            lines_read = 0
             try:
-                with gzip.open(file if isinstance(file, Path) else file.name) as packed:
-                    for line in packed:
-                        read += 1
+                with gzip.open(file if isinstance(file, Path) else file.name) as compressed:
+                    for line in compressed:
+                        lines_read += 1
                         yield line
             except (OSError, EOFError, zlib.error) as error:
-                unreadable.add(name, read + 1, f"the rest of the file cannot be read: {error}")
+                unreadable.add(name, lines_read + 1, f"the rest of the file cannot be read: {error}")
             return
         file.seek(0)
-        left = self._size if file is self._files[-1] else None
+        remaining = self._size if file is self._files[-1] else None
         for line in file:
-            if left is not None:
-                if left <= 0:
+            if remaining is not None:
+                if remaining <= 0:
                     return
-                left -= len(line)
+                remaining -= len(line)
             yield line
 
 
@@ -176,10 +177,10 @@ def _reason(line: bytes, error: Exception) -> str:
 
 def _kind_and_id(line: bytes) -> tuple[str, str]:
     """The kind and the id of a line, ("", "") where it has none."""
-    begins = _BEGINNING.match(line)
+    start = _LINE_START.match(line)
     try:
-        if begins is not None and line.count(b'"kind":') == 1 and line.count(b'"id":') == 1:
-            return begins[1].decode(), begins[2].decode()
+        if start is not None and line.count(b'"kind":') == 1 and line.count(b'"id":') == 1:
+            return start[1].decode(), start[2].decode()
         fields = json.loads(line)
         kind, id = fields.get("kind"), fields.get("id") or ""
     except (ValueError, RecursionError, AttributeError):
@@ -187,7 +188,7 @@ def _kind_and_id(line: bytes) -> tuple[str, str]:
     return (kind, id) if isinstance(kind, str) and isinstance(id, str) else ("", "")
 
 
-def _opened(path: Path) -> IO[bytes] | None:
+def _open(path: Path) -> IO[bytes] | None:
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -196,7 +197,7 @@ def _opened(path: Path) -> IO[bytes] | None:
         raise ConfigError(f"books at {path} cannot be read: {error.strerror or error}") from error
 
 
-def _packed(path: Path) -> Path:
+def _compressed(path: Path) -> Path:
     return path.with_name(f"{path.name}.gz")
 
 
@@ -205,7 +206,7 @@ def _is_same(one: IO[bytes], other: IO[bytes] | Path) -> bool:
 
 
 class _Database:
-    """A database: rows in the order in which they were committed, up to the last one at first."""
+    """A database: rows in the order in which they were committed, up to the last one when it was opened."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -220,16 +221,16 @@ class _Database:
             raise ConfigError(f"books at {path} cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Nothing stays open between readings."""
+        """Do nothing: no file stays open between readings."""
 
     def records(self, unreadable: Unreadable, *, manual_only: bool = False) -> Iterator[Record]:
         seq = 0
         with closing(sqlite3.connect(self._uri, uri=True)) as connection:
-            known = columns_of(connection)  # an older release wrote fewer
-            columns = ", ".join(f'"{name}"' if name in known else "NULL" for name in FIELDS)
-            select = _SELECT.format(columns, _BY_HAND if manual_only else "")
-            # In pieces, so that no long transaction keeps writers from tidying up.
-            while rows := connection.execute(select, (seq, self._last, _ROWS_AT_ONCE)).fetchall():
+            existing = columns_of(connection)  # an older release wrote fewer
+            columns = ", ".join(f'"{name}"' if name in existing else "NULL" for name in FIELDS)
+            select = _SELECT.format(columns, _MANUAL_ONLY if manual_only else "")
+            # In pieces, so that no long transaction keeps writers from checkpointing.
+            while rows := connection.execute(select, (seq, self._last, _ROWS_PER_QUERY)).fetchall():
                 seq = rows[-1][0]
                 for number, *values in rows:
                     try:
@@ -242,7 +243,7 @@ class _Database:
     def ids(self) -> Iterator[tuple[bool, str]]:
         seq = 0
         with closing(sqlite3.connect(self._uri, uri=True)) as connection:
-            while rows := connection.execute(_SELECT_IDS, (seq, self._last, _ROWS_AT_ONCE)).fetchall():
+            while rows := connection.execute(_SELECT_IDS, (seq, self._last, _ROWS_PER_QUERY)).fetchall():
                 seq = rows[-1][0]
                 yield from ((bool(settled), id or "") for _, settled, id in rows if isinstance(id, str | None))
 

@@ -1,4 +1,4 @@
-"""What in books does not fit together: holds that were never settled, settlings without a hold, or a second time."""
+"""Inconsistencies in books: holds that were never settled, settlings without a hold, and repeated settlings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headgate.llm.entry import Entry
 
 @dataclass(slots=True)
 class Reconciliation:
-    """Entries that need an eye, each list in the order of the books."""
+    """Entries that need attention, each list in the order of the books."""
 
     unreconciled: list[Entry] = field(default_factory=list)
-    """Holds that nothing settled and whose lease, as it was extended last, has ended: their charge stays as held."""
+    """Holds that were not settled and whose lease, with all extensions, has ended: their charge stays as held."""
 
     in_flight: list[Entry] = field(default_factory=list)
-    """Holds that nothing settled yet, within their lease."""
+    """Holds that are not settled yet, within their lease."""
 
     without_hold: list[Entry] = field(default_factory=list)
     """Settlings of calls whose hold is not in the books. They count."""
@@ -37,73 +37,73 @@ class Reconciliation:
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything fits; what is in flight does."""
-        found = (self.unreconciled, self.without_hold, self.settled_again, self.corrected_unknown)
-        return not (any(found) or self.dropped or self.unreadable.count)
+        """Whether everything is consistent; calls in flight are."""
+        result = (self.unreconciled, self.without_hold, self.settled_again, self.corrected_unknown)
+        return not (any(result) or self.dropped or self.unreadable.count)
 
 
 def reconcile(books: Sequence[ReadBooks], *, now_us: int) -> Reconciliation:
-    """Compare the holds of all these books with what settled them, as of a moment.
+    """Compare the holds of all these books with their settlings, as of `now_us`.
 
-    In memory are calls that are not settled, or were told of after that, and what is found; of all others nothing.
+    Only calls that are not settled, or have entries after their settling, and the results are kept in memory.
     """
-    found = Reconciliation()
+    result = Reconciliation()
     held: dict[str, Entry] = {}
-    done: set[str] = set()
-    known: set[str] = set()
+    settled: set[str] = set()
+    held_later: set[str] = set()
     remembered = calls_to_remember(books, corrected_in(books))
-    for one in books:
-        for record in one.records(found.unreadable):
+    for each in books:
+        for record in each.records(result.unreadable):
             if isinstance(record, Dropped):
-                found.dropped += record.entries
+                result.dropped += record.entries
             elif isinstance(record, Correction):
                 entry = record.entry
-                if held.pop(entry.id, None) is None and entry.id not in done:
-                    found.corrected_unknown.append(entry)
-                done.add(entry.id)
+                if held.pop(entry.id, None) is None and entry.id not in settled:
+                    result.corrected_unknown.append(entry)
+                settled.add(entry.id)
             elif isinstance(record, Entry):
-                _read(record, found, held, done, known, remembered)
-    found.without_hold = [entry for entry in found.without_hold if entry.id not in known]
+                _add(record, result, held, settled, held_later, remembered)
+    result.without_hold = [entry for entry in result.without_hold if entry.id not in held_later]
     for entry in held.values():
         is_over = entry.at_us + entry.lease_us <= now_us
-        (found.unreconciled if is_over else found.in_flight).append(entry)
-    return found
+        (result.unreconciled if is_over else result.in_flight).append(entry)
+    return result
 
 
-def _read(
+def _add(
     entry: Entry,
-    found: Reconciliation,
+    result: Reconciliation,
     held: dict[str, Entry],
-    done: set[str],
-    known: set[str],
+    settled: set[str],
+    held_later: set[str],
     remembered: Container[str],
 ) -> None:
     if entry.kind == "held":
-        if entry.id in done:
-            known.add(entry.id)  # the settling was read before it, in other books
+        if entry.id in settled:
+            held_later.add(entry.id)  # its settling was read before, in other books
         else:
             held.setdefault(entry.id, entry)
     elif entry.kind == "extended":
-        if entry.id in done:
-            known.add(entry.id)
+        if entry.id in settled:
+            held_later.add(entry.id)
         else:
             held[entry.id] = _extended(held.get(entry.id), entry)
     elif entry.kind == "settled":
-        if entry.id in done:
-            found.settled_again.append(entry)
+        if entry.id in settled:
+            result.settled_again.append(entry)
         elif held.pop(entry.id, None) is None:
-            found.without_hold.append(entry)
+            result.without_hold.append(entry)
         if entry.id in remembered:
-            done.add(entry.id)
+            settled.add(entry.id)
 
 
 def _extended(hold: Entry | None, entry: Entry) -> Entry:
-    """A hold as it is after an extension: with what is held then, and the later end of its lease."""
-    first = hold or entry._replace(kind="held", at_us=entry.admitted_us or entry.at_us, lease_us=0)
-    end_us = max(first.at_us + first.lease_us, entry.at_us + entry.lease_us)
-    return first._replace(
+    """A hold after an extension: with the new amounts, and the later end of its lease."""
+    held = hold or entry._replace(kind="held", at_us=entry.admitted_us or entry.at_us, lease_us=0)
+    end_us = max(held.at_us + held.lease_us, entry.at_us + entry.lease_us)
+    return held._replace(
         held_input=entry.held_input,
         held_output=entry.held_output,
         held_cost=entry.held_cost,
-        lease_us=end_us - first.at_us,
+        lease_us=end_us - held.at_us,
     )

@@ -1,7 +1,7 @@
-"""What stands in books, and its fields: the same names in JSON lines and in the columns of a database.
+"""The records in books, and their fields: the same names in JSON lines and in the columns of a database.
 
-Books are append-only. What a call held, used and cost are entries of the gate; a correction, the closing of a month and
-a count of entries that were lost are records beside them.
+Books are append-only. The gate writes entries with what a call held, used and cost; corrections, closings of a month
+and counts of lost entries are other records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.units import LARGEST
 
 
 class Correction(NamedTuple):
-    """An entry of kind "corrected": its usage and its cost, where not None, count in place of what was there."""
+    """An entry of kind "corrected": its usage and its cost, where not None, replace those recorded before."""
 
     entry: Entry
     reason: str = ""
@@ -23,14 +23,14 @@ class Correction(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """So many entries were lost up to a moment, because the books could not be written as fast as they came."""
+    """The number of entries lost up to a time, because the books could not be written as fast as they arrived."""
 
     at_us: int
     entries: int
 
 
 class Closing(NamedTuple):
-    """A month of a time zone is closed, with the sums that it had: fields of `headgate.llm.books.sums.Sums` by name."""
+    """A closed month of a time zone, with the sums that it had: fields of `headgate.llm.books.sums.Sums` by name."""
 
     at_us: int
     month: str
@@ -55,19 +55,19 @@ FIELDS = (
 """All fields that a record can have, in the order of a database's columns."""
 
 _MAY_BE_ZERO = frozenset(("at_us", "held_input", "held_output", "held_cost", "input", "output", "cost", "estimate"))
-"""Of these 0 is written; of others it is what is not written."""
+"""The fields whose 0 is written; of others 0 is omitted."""
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """The fields of a record that say something: texts that are not empty, integers, and `sums`, a dict of integers."""
+    """The fields of a record that are not empty: texts, integers, and `sums`, a dict of integers."""
     if isinstance(record, Dropped):
         return {"kind": "dropped", "at_us": record.at_us, "dropped": record.entries}
     if isinstance(record, Closing):
         fields = {"kind": "closed", "at_us": record.at_us, "month": record.month, "zone": record.zone}
-        return _written(fields | {"author": record.author, "sums": dict(record.sums)})
-    more: dict[str, Any] = {}
+        return _without_empty(fields | {"author": record.author, "sums": dict(record.sums)})
+    extra: dict[str, Any] = {}
     if isinstance(record, Correction):
-        more = {"reason": record.reason, "author": record.author}
+        extra = {"reason": record.reason, "author": record.author}
         record = record.entry
     caller, usage = record.caller, record.usage
     fields = {
@@ -78,29 +78,29 @@ def fields_of(record: Record) -> dict[str, Any]:
         "cost": record.cost, "price": record.price, "limit": record.limit, "admitted_us": record.admitted_us,
         "estimate": record.estimate,
     }  # fmt: skip
-    return _written(fields | more if more else fields)
+    return _without_empty(fields | extra if extra else fields)
 
 
-def _written(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: value if type(value) is not str or value.isascii() else _plain(value)
+        name: value if type(value) is not str or value.isascii() else _encodable(value)
         for name, value in fields.items()
         if value or (value == 0 and value is not None and name in _MAY_BE_ZERO)
     }
 
 
-def _plain(text: str) -> str:
-    """A text that every encoding of Unicode can write: half a surrogate pair as an escape."""
+def _encodable(text: str) -> str:
+    """The text with lone surrogates escaped, so that every encoding of Unicode can write it."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def record_of(fields: Mapping[str, Any]) -> Record:
-    """The record of such fields, None as what is not written; raises ValueError that says what is wrong with them."""
-    told = fields.get("kind")
+    """Parse a record from its fields, where None is an omitted one; raises ValueError that says what is wrong."""
+    record_kind = fields.get("kind")
     at_us = _number(fields, "at_us")
-    if told == "dropped":
+    if record_kind == "dropped":
         return Dropped(at_us, _number(fields, "dropped"))
-    if told == "closed":
+    if record_kind == "closed":
         return Closing(at_us, _text(fields, "month"), _text(fields, "zone"), _sums(fields), _text(fields, "author"))
     kind, mode = _one_of(_KINDS, fields, "kind"), _one_of(_MODES, fields, "mode")
     entry = Entry(
@@ -126,11 +126,11 @@ def record_of(fields: Mapping[str, Any]) -> Record:
     return entry
 
 
-def _one_of(known: Mapping[Any, Name], fields: Mapping[str, Any], name: str) -> Name:
+def _one_of(allowed: Mapping[Any, Name], fields: Mapping[str, Any], name: str) -> Name:
     value = fields.get(name) or ""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} is none that books have: {value!r:.40}")
-    return known[value]
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} is unknown in books: {value!r:.40}")
+    return allowed[value]
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

@@ -1,8 +1,8 @@
-"""Which calls have to be remembered while books are read: those with more than a hold and, after it, one settling.
+"""The calls to remember while books are read: those with more than a hold and, after it, one settling.
 
-Of all others nothing need be kept once they are settled, so that books of any size are read in the same memory. Which
-they are is found in a temporary database on the disk, by numbers that stand for ids: where two ids have the same one,
-more is remembered than needed.
+All others are forgotten once they are settled, so that books of any size are read in bounded memory. A temporary
+database on the disk finds the calls to remember by hashes of their ids: where two ids have the same hash, more is
+remembered than needed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _SETTINGS = (
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
 )
-_TABLE = "CREATE TABLE told (place INTEGER PRIMARY KEY, id INTEGER NOT NULL, settled INTEGER NOT NULL)"
-_INSERT = "INSERT INTO told (id, settled) VALUES (?, ?)"
+_TABLE = "CREATE TABLE entries (position INTEGER PRIMARY KEY, id INTEGER NOT NULL, settled INTEGER NOT NULL)"
+_INSERT = "INSERT INTO entries (id, settled) VALUES (?, ?)"
 _SELECT = """
-SELECT id FROM told GROUP BY id
-HAVING sum(settled) > 1 OR max(CASE settled WHEN 0 THEN place END) > min(CASE settled WHEN 1 THEN place END)
+SELECT id FROM entries GROUP BY id
+HAVING sum(settled) > 1 OR max(CASE settled WHEN 0 THEN position END) > min(CASE settled WHEN 1 THEN position END)
 """
 
 
 class Remembered:
-    """Ids of calls that are to be remembered: `id in remembered`."""
+    """The ids of calls to remember: `id in remembered`."""
 
-    def __init__(self, corrected: Iterable[str], others: Iterable[int]) -> None:
+    def __init__(self, corrected: Iterable[str], hashes: Iterable[int]) -> None:
         self._corrected = frozenset(corrected)
-        self._others = frozenset(others)
+        self._hashes = frozenset(hashes)
 
     def __contains__(self, id: object) -> bool:
-        return id in self._corrected or hash(id) in self._others
+        return id in self._corrected or hash(id) in self._hashes
 
 
 def corrected_in(books: Collection[ReadBooks]) -> set[str]:
@@ -52,18 +52,20 @@ def corrected_in(books: Collection[ReadBooks]) -> set[str]:
 
 
 def calls_to_remember(books: Collection[ReadBooks], corrected: Iterable[str]) -> Remembered:
-    """Those of calls in these books, which are read in this order, and those that are corrected.
+    """The calls to remember of these books, which are read in this order, and the `corrected` ones.
 
-    Raises ConfigError where the disk has no room for what is looked up.
+    Raises ConfigError where the disk has no space for the temporary database.
     """
     try:
-        with closing(sqlite3.connect("", isolation_level=None)) as database:  # on the disk, and gone when it is closed
+        with closing(
+            sqlite3.connect("", isolation_level=None)
+        ) as database:  # on the disk, and deleted when it is closed
             for setting in _SETTINGS:
                 database.execute(setting)
             database.execute(_TABLE)
             database.execute("BEGIN")
             for one in books:
                 database.executemany(_INSERT, ((hash(id), settled) for settled, id in one.ids()))
-            return Remembered(corrected, (number for (number,) in database.execute(_SELECT)))
+            return Remembered(corrected, (hashed_id for (hashed_id,) in database.execute(_SELECT)))
     except sqlite3.Error as error:
-        raise ConfigError(f"books cannot be read without room for temporary files: {error}") from error
+        raise ConfigError(f"books cannot be read without space for temporary files: {error}") from error

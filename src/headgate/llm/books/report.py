@@ -15,18 +15,18 @@ from headgate.llm.books.sums import NOTHING, Sums, total
 
 CALLER = ("user", "team", "key", "organisation", "tier")
 DIMENSIONS = ("day", "month", "model", "limit", *CALLER)
-"""What reports are made by. `limit` is the one that refused."""
+"""The dimensions by which reports are grouped. `limit` is the one that refused."""
 
 Watch = Callable[[int, Sums], None]
-"""Is told what changes, and when the call was admitted or refused."""
+"""Is called with the time at which a call was admitted or refused, and each change of its sums."""
 
 
 class Row(NamedTuple):
     """Sums of one group.
 
-    `booked` is what its periods came to, for closed months when they were closed; `later` what was written in its
-    periods about months that were closed by then; `restated` what its periods come to by all that is known now.
-    Over all rows of a report `booked` and `later` together are `restated`.
+    `booked` are the sums of its periods, for closed months when they were closed; `later` are changes written in its
+    periods about months that were closed by then; `restated` are the sums of its periods with all that is known now.
+    Over all rows of a report `booked` plus `later` is `restated`.
     """
 
     group: tuple[str, ...]
@@ -36,20 +36,20 @@ class Row(NamedTuple):
 
 
 class ClosedMonth(NamedTuple):
-    """A month that was closed, with the sums that were kept, what its entries before that come to, and all of them.
+    """A closed month, with the sums recorded by its closing, of its entries before that, and of all of them.
 
-    `kept` and `booked` differ only where entries were lost, or changed.
+    `recorded` and `booked` differ only where entries were lost, or changed.
     """
 
     books: str
     closing: Closing
-    kept: Sums
+    recorded: Sums
     booked: Sums
     restated: Sums
 
 
 class LaterChange(NamedTuple):
-    """What was written in a month about one that was closed."""
+    """The changes written in a month about one that was closed."""
 
     written_in: str
     month: str
@@ -58,7 +58,7 @@ class LaterChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What books tell, by groups. Rows by time are in its order, others begin with what cost most."""
+    """A report of books, by groups. Rows by time are in its order, others begin with the highest cost."""
 
     by: tuple[str, ...]
     zone: str
@@ -67,7 +67,7 @@ class Report:
     closed: list[ClosedMonth]
     later: list[LaterChange]
     dropped: int
-    """Entries that were lost before they were written, as the books tell themselves."""
+    """The number of entries that were lost before they were written, as the books record it."""
 
     unreadable: Unreadable
     first_us: int | None
@@ -79,7 +79,7 @@ class _Group:
     booked: list[int] = field(default_factory=lambda: [0] * len(NOTHING))
     later: list[int] = field(default_factory=lambda: [0] * len(NOTHING))
     moved: list[int] = field(default_factory=lambda: [0] * len(NOTHING))
-    """What was written later about periods of this group."""
+    """The changes that were written later about periods of this group."""
 
 
 def report_of(
@@ -93,20 +93,20 @@ def report_of(
 ) -> Report:
     """The report of books by these DIMENSIONS, of what counts from `since_us` on and before `until_us`.
 
-    Days and months are those of the `zone`; where that is None, of the zone in which months were closed, or UTC.
+    Days and months are those of the `zone`; where that is None, of the zone in which months were closed, or of UTC.
     """
     for name in by:
         if name not in DIMENSIONS:
             raise ArgumentError(f"a report is made by {', '.join(DIMENSIONS)}, not by {name!r:.40}")
     unreadable = Unreadable()
-    closings, corrected = _look_ahead(books)
+    closings, corrected = _closings_and_corrections(books)
     used_zone = zone or _zone_of(closings)
     gathering = _Gathering(tuple(by), Periods(used_zone), since_us or 0, until_us, watch)
     calls = Calls(gathering.take, corrected, calls_to_remember(books, corrected))
     closed: list[ClosedMonth] = []
-    for one, found in zip(books, closings, strict=True):
+    for one, month_closings in zip(books, closings, strict=True):
         calls.begin_books()
-        gathering.begin_books(found)
+        gathering.begin_books(month_closings)
         for record in one.records(unreadable):
             calls.add(record)
         calls.end()
@@ -116,25 +116,25 @@ def report_of(
 
 def zone_of(books: Sequence[ReadBooks]) -> str:
     """The zone in which months of these books were closed, or UTC."""
-    return _zone_of(_look_ahead(books)[0])
+    return _zone_of(_closings_and_corrections(books)[0])
 
 
 def _zone_of(closings: Sequence[Mapping[str, Closing]]) -> str:
-    return next((closing.zone for found in closings for closing in found.values()), "UTC")
+    return next((closing.zone for month_closings in closings for closing in month_closings.values()), "UTC")
 
 
-def _look_ahead(books: Sequence[ReadBooks]) -> tuple[list[dict[str, Closing]], set[str]]:
-    """(the closings of each books by their month, the first of each, and the ids of calls that are corrected)."""
+def _closings_and_corrections(books: Sequence[ReadBooks]) -> tuple[list[dict[str, Closing]], set[str]]:
+    """(for each of the books, the first closing of each month, by month; the ids of corrected calls)."""
     closings: list[dict[str, Closing]] = []
     corrected = set[str]()
     for one in books:
-        found: dict[str, Closing] = {}
+        month_closings: dict[str, Closing] = {}
         for record in one.records(Unreadable(), manual_only=True):
             if isinstance(record, Closing):
-                found.setdefault(record.month, record)
+                month_closings.setdefault(record.month, record)
             elif isinstance(record, Correction):
                 corrected.add(record.entry.id)
-        closings.append(found)
+        closings.append(month_closings)
     return closings, corrected
 
 
@@ -156,37 +156,37 @@ class _Gathering:
         self.begin_books({})
 
     def begin_books(self, closings: Mapping[str, Closing]) -> None:
-        """Changes of these books follow, which close months so."""
+        """Begin other books, with their closings by month."""
         self._closings = closings
         self._closing_periods = Periods(next(iter(closings.values())).zone) if closings else None
         self._months = {month: [NOTHING, NOTHING] for month in closings}
 
     def take(self, change: Change) -> None:
-        """Count a change."""
-        subject, delta, made_us = change
+        """Add a change to its groups."""
+        subject, delta, counted_us = change
         at_us = subject.at_us
         if self._closing_periods is not None:
             self._count_month(self._closing_periods, change)
-        if self._is_asked(at_us):
-            self._see(at_us, delta)
+        if self._is_in_range(at_us):
+            self._note(at_us, delta)
             group = self._group(subject, at_us)
-            _add(group.moved if made_us else group.booked, delta)
-        if made_us and self._is_asked(made_us):
-            _add(self._group(subject, made_us).later, delta)
+            _add(group.moved if counted_us else group.booked, delta)
+        if counted_us and self._is_in_range(counted_us):
+            _add(self._group(subject, counted_us).later, delta)
             assert self._closing_periods is not None
-            pair = self._closing_periods.month(made_us), self._closing_periods.month(at_us)
+            pair = self._closing_periods.month(counted_us), self._closing_periods.month(at_us)
             self._later[pair] = self._later.get(pair, NOTHING).plus(delta)
 
     def _count_month(self, periods: Periods, change: Change) -> None:
         sums = self._months.get(periods.month(change.subject.at_us))
         if sums is not None:
-            place = 1 if change.made_us else 0
+            place = 1 if change.counted_us else 0
             sums[place] = sums[place].plus(change.delta)
 
-    def _is_asked(self, at_us: int) -> bool:
+    def _is_in_range(self, at_us: int) -> bool:
         return at_us >= self._since_us and (self._until_us is None or at_us < self._until_us)
 
-    def _see(self, at_us: int, delta: Sums) -> None:
+    def _note(self, at_us: int, delta: Sums) -> None:
         self._first_us = at_us if self._first_us is None else min(self._first_us, at_us)
         self._last_us = at_us if self._last_us is None else max(self._last_us, at_us)
         if self._watch is not None:
@@ -212,7 +212,7 @@ class _Gathering:
     def closed_months(self, books: str) -> list[ClosedMonth]:
         """The months that the books closed, in order."""
         return [
-            ClosedMonth(books, closing, kept_sums(closing, booked), booked, booked.plus(later))
+            ClosedMonth(books, closing, recorded_sums(closing, booked), booked, booked.plus(later))
             for month, closing in sorted(self._closings.items())
             for booked, later in (self._months[month],)
         ]
@@ -229,13 +229,15 @@ class _Gathering:
             )
         )
         later = [LaterChange(*pair, delta) for pair, delta in sorted(self._later.items()) if any(delta)]
-        whole = Row(
+        total_row = Row(
             ("",) * len(self._by),
             total(row.booked for row in rows),
             total(row.later for row in rows),
             total(row.restated for row in rows),
         )
-        return Report(self._by, zone, rows, whole, closed, later, dropped, unreadable, self._first_us, self._last_us)
+        return Report(
+            self._by, zone, rows, total_row, closed, later, dropped, unreadable, self._first_us, self._last_us
+        )
 
 
 def _add(sums: list[int], delta: Iterable[int]) -> None:
@@ -249,6 +251,6 @@ def _row(key: tuple[str, ...], group: _Group) -> Row:
     return Row(key, booked, Sums(*group.later), booked.plus(Sums(*group.moved)))
 
 
-def kept_sums(closing: Closing, booked: Sums) -> Sums:
-    """The sums that a closing kept; of what was not summed up then, what its entries come to."""
-    return Sums(**{name: closing.sums.get(name, own) for name, own in booked._asdict().items()})
+def recorded_sums(closing: Closing, booked: Sums) -> Sums:
+    """The sums that a closing recorded; of what was not summed up then, the sums of its entries."""
+    return Sums(**{name: closing.sums.get(name, booked_sum) for name, booked_sum in booked._asdict().items()})

@@ -1,4 +1,4 @@
-"""What a call adds to sums: integers, so that sums of entries, of months and of all are exact."""
+"""The sums of calls, in integers, so that those of entries, of months and of everything are exact."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Sums(NamedTuple):
     """A part of `input`."""
 
     cost: int = 0
-    """Of what is settled."""
+    """Of settled calls."""
 
     unpriced: int = 0
-    """Calls whose cost is not known, and so not in `cost` nor in `unsettled_cost`."""
+    """Calls whose cost is not known, and which are therefore in neither `cost` nor `unsettled_cost`."""
 
     unsettled: int = 0
     """Calls that are held and not settled; what they hold is not in `input`, `output` and `cost`."""
@@ -41,17 +41,17 @@ class Sums(NamedTuple):
     """Calls whose exact usage is known, to be compared with what they held."""
 
     used_more: int = 0
-    """Of those measured: more tokens than held."""
+    """Measured calls that used more tokens than they held."""
 
     used_less: int = 0
     corrected: int = 0
-    """Corrections."""
+    """The number of corrections."""
 
     estimated: int = 0
-    """Of those measured: held by an estimate of their output."""
+    """Measured calls that were held by an estimate of their output."""
 
     covered: int = 0
-    """Of those estimated: at most as much output as was estimated."""
+    """Estimated calls with at most as much output as was estimated."""
 
     def plus(self, other: Self) -> Sums:
         return Sums(*map(add, self, other))
@@ -65,12 +65,12 @@ REFUSED = Sums(refused=1)
 
 
 def total(sums: Iterable[Sums]) -> Sums:
-    """All of them together."""
+    """The total of several sums."""
     return Sums(*map(sum, zip(*sums, strict=True))) if (sums := list(sums)) else NOTHING
 
 
 def of_hold(entry: Entry) -> Sums:
-    """What a call is until it is settled."""
+    """The sums of a call until it is settled."""
     return Sums(
         calls=1,
         unpriced=int(entry.held_cost is None),
@@ -82,7 +82,7 @@ def of_hold(entry: Entry) -> Sums:
 
 
 def of_settling(entry: Entry) -> Sums:
-    """What a settled call used and cost; where its usage is unknown, what it held."""
+    """The sums of a settled call; where its usage is unknown, what it held counts."""
     usage = entry.usage
     is_void = entry.mode in ("cancelled", "failed")
     if usage is None:
@@ -108,9 +108,9 @@ def of_settling(entry: Entry) -> Sums:
 
 
 def of_correction(correction: Correction, before: Sums) -> Sums:
-    """A call as it is after a correction, from what it was; `before` has no calls where it was unknown.
+    """The sums of a call after a correction, from those `before`, which have no calls where the call was unknown.
 
-    What was only held counts as used from now on, where the correction does not say otherwise.
+    Amounts that were only held count as used from now on, unless the correction says otherwise.
     """
     entry = correction.entry
     usage, cost = entry.usage, entry.cost

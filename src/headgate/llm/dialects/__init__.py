@@ -1,6 +1,6 @@
-"""The dialects that clients of language models speak: paths, refusals, errors, headers, and how a stream is ended.
+"""The dialects of language model clients: paths, refusals, errors, headers, and how a stream is ended.
 
-All of it is text from plain decisions and names: nothing here asks a store or a network.
+Everything here makes text from plain decisions and names, without a store or a network.
 """
 
 from headgate.llm.dialects.answers import Answer

@@ -1,4 +1,4 @@
-"""An answer as it is sent, and what all answers of a family have in common."""
+"""An answer as it is sent, and the parts that all answers of a family share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from headgate.llm.dialects.paths import Family
 
 NO_RETRY = ("x-should-retry", "false")
-"""Tells the packages of OpenAI and Anthropic not to try again; without it they do, some after a sleep of days."""
+"""Stops the packages of OpenAI and Anthropic from retrying; without it they retry, some after sleeping for days."""
 
 SHORT_WAIT_US = 60_000_000
-"""A client may wait so long by itself. Longer ones are left to the program that called it."""
+"""The longest wait after which a client retries by itself. Longer waits are left to the program that uses it."""
 
 _US, _MS = 1_000_000, 1_000
 
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 def error_answer(
     family: Family, status: int, kind: str, code: str | None, message: str, headers: list[tuple[str, str]]
 ) -> Answer:
-    """An error in a family's words; `code` is OpenAI's, which has a code beside the kind."""
+    """An error in a family's format; `code` is for OpenAI, whose errors have a code beside the type."""
     request = f"req_{secrets.token_hex(12)}"
     if family == "anthropic":
         body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}, "request_id": request}
@@ -41,10 +41,10 @@ def error_answer(
 
 
 def retry_headers(wait_us: int | None) -> list[tuple[str, str]]:
-    """When to come again, rounded up, so that a call that keeps to it passes; None is never.
+    """When to retry, rounded up, so that a call that waits as long passes; None is never.
 
-    A wait that is not short is not told in `retry-after`, since some clients sleep for as long as that says, days if
-    need be: they are told not to try again by themselves.
+    A wait that is not short is not sent in `retry-after`, since some clients sleep for as long as that says, even for
+    days: a header tells them not to retry by themselves.
     """
     if wait_us is None or wait_us > SHORT_WAIT_US:
         return [NO_RETRY]
@@ -55,7 +55,7 @@ def retry_headers(wait_us: int | None) -> list[tuple[str, str]]:
 
 
 def duration_text(duration_us: int) -> str:
-    """A duration as Go writes it and OpenAI tells it, rounded up to milliseconds: `20ms`, `5.289s`, `13h5m0s`."""
+    """A duration as Go writes it and OpenAI sends it, rounded up to milliseconds: `20ms`, `5.289s`, `13h5m0s`."""
     ms = -(-max(0, duration_us) // _MS)
     if 0 < ms < 1000:
         return f"{ms}ms"

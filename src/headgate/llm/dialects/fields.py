@@ -1,4 +1,4 @@
-"""What remains, as headers of OpenAI's and of Anthropic's answers tell it."""
+"""The limits of a decision, as headers of OpenAI's and of Anthropic's answers."""
 
 from __future__ import annotations
 
@@ -11,87 +11,86 @@ from headgate.decision import Decision, NamedLimit
 from headgate.llm.dialects.answers import duration_text
 from headgate.llm.dialects.paths import Family
 
-_MOST_KNOWN = 1000
+_MOST_CACHED = 1000
 _PREFIXES: dict[Family, str] = {"openai": "x-ratelimit-", "anthropic": "anthropic-ratelimit-"}
 _LAST_US = since_epoch_us(datetime(9999, 12, 31, tzinfo=UTC))
 
 LIMIT_HEADERS = tuple(_PREFIXES.values())
-"""How the names of headers begin that tell of limits."""
+"""The prefixes of the names of headers that report limits."""
 
 _CACHE_AWARE = "uncached_input_tokens"
-"""What Anthropic calls input tokens, as most of its limits leave out what the cache read."""
+"""The unit that Anthropic calls input tokens, as most of its limits leave out tokens read from the cache."""
 
 
 def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_CLOCK) -> list[tuple[str, str]]:
-    """The limits of a decision, of each unit the one that is nearest to refusing, or refuses for longest.
+    """The limits of a decision: for each unit the one that is nearest to refusing, or that refuses for longest.
 
     `x-ratelimit-{limit,remaining,reset}-{requests,tokens,input-tokens,...}`, the reset a duration such as `6m0s`; or
-    `anthropic-ratelimit-{...}-{limit,remaining,reset}`, the reset a moment (RFC 3339). Of money whole currency: `-usd`.
-    Limits of calls in flight are left out, which no reset tells.
+    `anthropic-ratelimit-{...}-{limit,remaining,reset}`, the reset a time (RFC 3339). Money is in whole units: `-usd`.
+    Limits of calls in flight are left out: they have no reset.
     """
     headers: list[tuple[str, str]] = []
     now_us = clock.now_us()
     readings, prefix = decision.readings, _PREFIXES[family]
-    for name, unit, of_money, limits in _told(family, decision.definitions):
+    for name, unit, of_money, limits in _reported_units(family, decision.definitions):
         place, limit = limits[0] if len(limits) == 1 else _nearest(limits, readings)
         _, remaining, reset_after_us, *_ = readings[place]
-        left = number_text(max(0, remaining), unit) if of_money else str(max(0, remaining))
+        remaining_text = number_text(max(0, remaining), unit) if of_money else str(max(0, remaining))
         if family == "anthropic":
             reset_us = now_us
             if reset_after_us:
                 reset_us = decision.definitions[place].limit.border_us(now_us + reset_after_us)
-            parts = [("limit", limit), ("remaining", left), ("reset", moment_text(reset_us))]
+            parts = [("limit", limit), ("remaining", remaining_text), ("reset", moment_text(reset_us))]
             headers += [(f"{prefix}{name}-{part}", value) for part, value in parts]
         else:
             reset = duration_text(reset_after_us)
-            headers += [(f"{prefix}limit-{name}", limit), (f"{prefix}remaining-{name}", left)]
+            headers += [(f"{prefix}limit-{name}", limit), (f"{prefix}remaining-{name}", remaining_text)]
             headers.append((f"{prefix}reset-{name}", reset))
     return headers
 
 
 def moment_text(at_us: int) -> str:
-    """A moment as RFC 3339 writes it, in whole seconds, rounded up."""
+    """A time as RFC 3339 writes it, in whole seconds, rounded up."""
     seconds = -(-min(at_us, _LAST_US) // US_PER_SECOND)
     return f"{utc_moment(seconds * US_PER_SECOND):%Y-%m-%dT%H:%M:%SZ}"
 
 
 _Numbers = tuple[bool, int, int, int | None, int, int]
-"""A `Reading`'s."""
+"""The numbers of a `Reading`."""
 
-_Told = list[tuple[str, str, bool, list[tuple[int, str]]]]
+_UnitLimits = list[tuple[str, str, bool, list[tuple[int, str]]]]
 
 
-def _told(family: Family, definitions: tuple[NamedLimit, ...]) -> _Told:
-    """What headers tell of limits of each unit: (its name there, the unit, whether it is money, the limits of it).
+def _reported_units(family: Family, definitions: tuple[NamedLimit, ...]) -> _UnitLimits:
+    """The limits of each unit that headers report: (its name in headers, the unit, whether it is money, its limits).
 
-    Of a limit its place and its size. Known of those that were asked before: a policy's limits are the same objects in
-    each decision.
+    A limit is its place and its size. The result is cached: a policy's limits are the same objects in each decision.
     """
-    known = _known.get((family, id(definitions)))
-    if known is not None and known[0] is definitions:
-        return known[1]
-    found: dict[str, tuple[str, list[tuple[int, str]]]] = {}
+    cached = _cache.get((family, id(definitions)))
+    if cached is not None and cached[0] is definitions:
+        return cached[1]
+    by_name: dict[str, tuple[str, list[tuple[int, str]]]] = {}
     for place, definition in enumerate(definitions):
         limit = definition.limit
         if definition.shadow or not limit.is_rate:
             continue
         unit = "input_tokens" if family == "anthropic" and limit.of == _CACHE_AWARE else limit.of
         name = unit.replace("_", "-").lower()
-        found.setdefault(name, (limit.of, []))[1].append((place, number_text(limit.quota, limit.of)))
-    told = [(name, unit, is_money(unit), limits) for name, (unit, limits) in found.items()]
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[family, id(definitions)] = definitions, told
-    return told
+        by_name.setdefault(name, (limit.of, []))[1].append((place, number_text(limit.quota, limit.of)))
+    units = [(name, unit, is_money(unit), limits) for name, (unit, limits) in by_name.items()]
+    if len(_cache) >= _MOST_CACHED:
+        _cache.clear()
+    _cache[family, id(definitions)] = definitions, units
+    return units
 
 
-_known: dict[tuple[Family, int], tuple[tuple[NamedLimit, ...], _Told]] = {}
-"""By dialect and definitions, which are kept here so that no others get their id."""
+_cache: dict[tuple[Family, int], tuple[tuple[NamedLimit, ...], _UnitLimits]] = {}
+"""By dialect and the id of definitions, which are kept here so that no other object gets that id."""
 
 
 def _nearest(limits: list[tuple[int, str]], readings: Sequence[_Numbers]) -> tuple[int, str]:
-    """The limit that is told of several: refusing ones first, of those the longest wait; then what has least left."""
-    told, least = limits[0], (2, 0, 0)
+    """The limit to report of several: refusing ones first, of those the longest wait; then the least remaining."""
+    nearest, least = limits[0], (2, 0, 0)
     for each in limits:
         allowed, remaining, reset_after_us, wait_us, _, _ = readings[each[0]]
         if allowed:
@@ -99,5 +98,5 @@ def _nearest(limits: list[tuple[int, str]], readings: Sequence[_Numbers]) -> tup
         else:
             rank = 0, -(1 << 62) if wait_us is None else -wait_us, remaining
         if rank < least:
-            told, least = each, rank
-    return told
+            nearest, least = each, rank
+    return nearest

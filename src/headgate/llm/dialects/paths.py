@@ -1,4 +1,4 @@
-"""Which dialect a path is. What is on no list is none: to pass on the unknown is the usual way around a budget."""
+"""The dialect of a path. A path that is not listed has none: passing on unknown paths is how budgets get bypassed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Family = Literal["openai", "anthropic"]
 
 
 class Dialect(NamedTuple):
-    """A kind of call: its name, whose words it speaks, and the path and method by which a provider takes it."""
+    """A kind of call: its name, the family of its formats, and the path and method by which a provider takes it."""
 
     name: str
     family: Family
@@ -23,7 +23,7 @@ class Dialect(NamedTuple):
     """Whether a call costs tokens. Lists of models and counts of tokens cost none."""
 
     reports_usage_on_request: bool = False
-    """Whether its streams tell usage only where the client asks for it."""
+    """Whether its streams report usage only where the client asks for it."""
 
 
 CHAT = Dialect("chat", "openai", "/v1/chat/completions", reports_usage_on_request=True)
@@ -50,7 +50,7 @@ _ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9][A-Za-z0-9_.:@-]{0,199}")
 def dialect_of(path: str, *, family: Family = "openai") -> Dialect | None:
     """The dialect of a path, with or without `/v1` and a query; None for a path that is not served.
 
-    Both families list models by one path: `family` says whose words the caller speaks, see `family_of`.
+    Both families list models by one path: `family` is the one whose formats the caller expects, see `family_of`.
     """
     path = path.partition("?")[0]
     if not path.startswith("/v1/"):
@@ -66,8 +66,8 @@ def dialect_of(path: str, *, family: Family = "openai") -> Dialect | None:
 def url_at(base_url: str, path: str) -> str:
     """The URL by which a provider takes the path of a dialect. Its base URL may end with `/v1` or before it.
 
-    Behind one with another version in its path comes what OpenAI's clients put behind theirs, without `/v1`.
-    Anthropic's put `/v1` behind each.
+    To one with another version in its path the path is appended without `/v1`, as OpenAI's clients do. Anthropic's
+    clients append `/v1` to each.
     """
     base_url = base_url.rstrip("/")
     has_version = (
@@ -77,7 +77,7 @@ def url_at(base_url: str, path: str) -> str:
 
 
 def check_dialect(name: object) -> str:
-    """The name of a dialect that a caller gives, "" for None. Raises ArgumentError for what is no name of one."""
+    """The name of a dialect that a caller gives, "" for None. Raises ArgumentError for any other value."""
     if name is None or name == "":
         return ""
     if not isinstance(name, str) or name not in _NAMES:
@@ -89,5 +89,5 @@ def check_dialect(name: object) -> str:
 
 
 def family_of(*, has_anthropic_version: bool) -> Family:
-    """Whose words a caller speaks whose path does not tell: only Anthropic's clients send `anthropic-version`."""
+    """The family of a caller whose path does not tell it: only Anthropic's clients send `anthropic-version`."""
     return "anthropic" if has_anthropic_version else "openai"

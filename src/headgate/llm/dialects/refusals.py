@@ -1,8 +1,8 @@
-"""A refused call in the client's own words, so that its package raises what it would raise for the provider's refusal.
+"""The answer to a refused call, in a form for which the client's package raises the error of a provider's refusal.
 
-A wait of up to a minute is told in `retry-after`, and packages come again by themselves. What no short wait cures (a
-budget, a limit of a day, a call larger than its limit) has `x-should-retry: false`, and tells in its message and in the
-headers of the limit when that begins anew. See docs/decisions/0051-refusals-of-language-models.md.
+A wait of up to a minute is sent in `retry-after`, and packages retry by themselves. A refusal that no short wait cures
+(a budget, a limit of a day, a call larger than its limit) has `x-should-retry: false`, and its message and the headers
+of the limit say when that resets. See docs/decisions/0051-refusals-of-language-models.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.llm.dialects.paths import Family
 from headgate.llm.dialects.problems import Problem, problem_answer
 
 _PLACE_WAIT_US = 1_000_000
-"""A place in flight is free when a call ends, which cannot be foretold: so long later it is worth asking again."""
+"""The wait for a place in flight, which is free when a call ends: that time cannot be predicted."""
 
 _SHORT_PERIODS = {"second": "sec", "minute": "min"}
 _INITIALS = {"second": "S", "minute": "M", "hour": "H", "day": "D"}
@@ -26,7 +26,7 @@ _LETTERS = {"requests": "R", "tokens": "T", "input_tokens": "IT", "output_tokens
 
 
 def requested_units(input_tokens: int, output_tokens: int, cost: int | None) -> dict[str, int]:
-    """What a call asked for, by unit: tokens each way, and billionths of a dollar, None where no price is known."""
+    """The amounts that a call requested, by unit: tokens each way, and billionths of a dollar if the cost is known."""
     units = {
         REQUESTS: 1,
         "tokens": input_tokens + output_tokens,
@@ -48,7 +48,7 @@ def refusal(
 ) -> Answer:
     """The answer to a refused call. `caller` is a name that may be shown, such as that of the caller's key.
 
-    `requested` is what the call asked for, by unit, of money in billionths (see `requested_units`).
+    `requested` are the amounts that the call requested, by unit, of money in billionths (see `requested_units`).
     """
     if decision.degraded == "closed":
         message = "The limits cannot be checked at the moment, and calls are refused until they can."
@@ -62,15 +62,17 @@ def refusal(
     spent = [each for each in refusing if is_money(each.unit)]
     reading = spent[0] if spent else reading
     headers = [NO_RETRY] if spent else retry_headers(wait_us)
-    words = _Words(reading, model, caller, requested or {}, wait_us, _again_at_us(refusing, clock.now_us()))
-    message = words.of_anthropic() if family == "anthropic" else words.of_openai()
+    refusal_message = _RefusalMessage(
+        reading, model, caller, requested or {}, wait_us, _retry_at_us(refusing, clock.now_us())
+    )
+    message = refusal_message.of_anthropic() if family == "anthropic" else refusal_message.of_openai()
     code = "insufficient_quota" if spent else "rate_limit_exceeded"
     headers += limit_headers(family, decision, clock=clock)
     return error_answer(family, 429, _kind(family, reading.unit), code, message, headers)
 
 
 def _kind(family: Family, unit: str) -> str:
-    """The type of the error: one for all of Anthropic's, of OpenAI's what was limited."""
+    """The type of the error: Anthropic has one for all, OpenAI one for each kind of limit."""
     if family == "anthropic":
         return "rate_limit_error"
     if is_money(unit):
@@ -91,16 +93,16 @@ def _wait_us(refusing: list[LimitReading]) -> int | None:
     return longest
 
 
-def _again_at_us(refusing: list[LimitReading], now_us: int) -> int:
-    """The moment at which all these limits may let the call pass, as far as that can be foretold.
+def _retry_at_us(refusing: list[LimitReading], now_us: int) -> int:
+    """The time at which all these limits may let the call pass, as far as it can be predicted.
 
-    A budget of a day is free at midnight, and not as much later as the answer is written after the decision.
+    A budget of a day is free at midnight, and not later by the time between the decision and this answer.
     """
     limits = [(reading.definition.limit, reading.retry_after_us) for reading in refusing]
     return max([limit.border_us(now_us + wait_us) for limit, wait_us in limits if limit.is_rate and wait_us], default=0)
 
 
-class _Words:
+class _RefusalMessage:
     """The message of a refusal by one limit."""
 
     def __init__(
@@ -110,7 +112,7 @@ class _Words:
         caller: str,
         requested: Mapping[str, int],
         wait_us: int | None,
-        again_at_us: int,
+        retry_at_us: int,
     ) -> None:
         self._reading = reading
         self._limit = reading.definition.limit
@@ -118,26 +120,26 @@ class _Words:
         self._caller = caller or reading.rule or reading.name
         self._requested = requested.get(reading.unit)
         self._wait_us = wait_us
-        self._again_at_us = again_at_us
+        self._retry_at_us = retry_at_us
 
     def of_openai(self) -> str:
-        """OpenAI's words, to the letter where it has such a limit; what reads its messages reads these."""
+        """OpenAI's message, verbatim where it has such a limit, for programs that parse its messages."""
         if is_money(self._reading.unit):
-            return f"You exceeded your current quota: {self._spent()} {self._again()} {self._named()}"
+            return f"You exceeded your current quota: {self._spent()} {self._retry()} {self._limit_name()}"
         start = "Request too large" if self._wait_us is None else "Rate limit reached"
         numbers = [f"Limit {self._number(self._reading.limit)}"]
         if self._wait_us is not None:
             numbers.append(f"Used {self._number(self._used)}")
         if self._requested is not None:
             numbers.append(f"Requested {self._number(self._requested)}")
-        where = f"{start} for {self._model} in {self._caller} on {self._counted()}: {', '.join(numbers)}."
-        return f"{where} {self._again()} {self._named()}"
+        where = f"{start} for {self._model} in {self._caller} on {self._unit_and_period()}: {', '.join(numbers)}."
+        return f"{where} {self._retry()} {self._limit_name()}"
 
     def of_anthropic(self) -> str:
-        """Words like Anthropic's, which has no form that programs read."""
+        """A message like Anthropic's, which has no form that programs parse."""
         if is_money(self._reading.unit):
             start = f"This request would exceed the budget of {self._caller}:"
-            return f"{start} {self._spent()} {self._again()} {self._named()}"
+            return f"{start} {self._spent()} {self._retry()} {self._limit_name()}"
         unit = self._reading.unit.replace("_", " ")
         rate = "at one time" if not self._limit.is_rate else f"per {self._period()}"
         amount = f"{grouped_text(self._reading.limit, self._reading.unit)} {unit} {rate}"
@@ -145,7 +147,7 @@ class _Words:
         if self._requested is not None:
             used += f", {grouped_text(self._requested, self._reading.unit)} were requested"
         start = f"This request would exceed the rate limit of {amount} of {self._caller} for {self._model}: {used}."
-        return f"{start} {self._again()} {self._named()}"
+        return f"{start} {self._retry()} {self._limit_name()}"
 
     @property
     def _used(self) -> int:
@@ -159,7 +161,7 @@ class _Words:
             parts.append(f"requested {self._number(self._requested)}")
         return f"{', '.join(parts)}."
 
-    def _again(self) -> str:
+    def _retry(self) -> str:
         """When the call may pass."""
         if self._wait_us is None:
             return "The input or output tokens must be reduced in order to run successfully."
@@ -167,16 +169,16 @@ class _Words:
         if not self._limit.is_rate:
             return f"{text}, or when a call has ended."
         if self._wait_us > SHORT_WAIT_US:
-            text += f" (at {moment_text(self._again_at_us)})"
+            text += f" (at {moment_text(self._retry_at_us)})"
         return f"{text}."
 
-    def _named(self) -> str:
+    def _limit_name(self) -> str:
         return f"The limit is {self._reading.name}."
 
     def _number(self, amount: int) -> str:
         return number_text(amount, self._reading.unit)
 
-    def _counted(self) -> str:
+    def _unit_and_period(self) -> str:
         """`tokens per min (TPM)`, `requests per day (RPD)`, `requests at one time`."""
         unit = self._reading.unit
         if not self._limit.is_rate:

@@ -1,6 +1,6 @@
-"""The end of a stream whose budget is at its end: the events with which a provider ends one that made its most tokens.
+"""The end of a stream whose budget is used up: the events by which a provider ends one at its maximum of tokens.
 
-What is still open (choices, blocks, items of a response) is known from the events that were passed on.
+Which choices, blocks and items of a response are still open is known from the events that were passed on.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class StreamEnd:
         """`dialect` is the name of a dialect with streams: chat, completions, responses or messages."""
         self._dialect = dialect
         self._last: Any = None
-        """Of chat completions and completions: the last chunk, whose id and model the end has, too."""
+        """Of chat completions and completions: the last chunk, whose id and model are copied into the end."""
 
         self._open: dict[int, None] = {}
-        """Choices, or blocks, that began and have not ended."""
+        """The choices or blocks that have begun and not ended."""
 
         self._has_begun = False
         self._response = ResponseEnd() if dialect == "responses" else None
 
-    def read(self, told: Any) -> None:
-        """Follow what an event says, a mapping or an object of a package."""
+    def read(self, event: Any) -> None:
+        """Follow an event, a mapping or an object of a package."""
         if self._response is not None:
-            self._response.read(told)
+            self._response.read(event)
         elif self._dialect == "messages":
-            self._read_message(told)
+            self._read_message(event)
         else:
-            self._read_chunk(told)
+            self._read_chunk(event)
 
-    def _read_chunk(self, told: Any) -> None:
-        choices = field_of(told, "choices")
+    def _read_chunk(self, event: Any) -> None:
+        choices = field_of(event, "choices")
         if not isinstance(choices, list):
             return
-        self._last = told
+        self._last = event
         for choice in choices:
             index = field_of(choice, "index")
             if not isinstance(index, int):
@@ -54,8 +54,8 @@ class StreamEnd:
             else:
                 self._open.pop(index, None)
 
-    def _read_message(self, told: Any) -> None:
-        kind, index = field_of(told, "type"), field_of(told, "index")
+    def _read_message(self, event: Any) -> None:
+        kind, index = field_of(event, "type"), field_of(event, "index")
         if kind == "message_start":
             self._has_begun = True
         elif kind == "content_block_start" and isinstance(index, int):
@@ -64,7 +64,7 @@ class StreamEnd:
             self._open.pop(index, None)
 
     def cut(self, usage: Usage, *, reports_usage: bool = True) -> bytes:
-        """The events that end the stream now, as if the call had made its most tokens.
+        """The events that end the stream now, as if the call had reached its maximum number of tokens.
 
         `reports_usage` is whether the client of chat completions or completions asked for usage; the others always do.
         """
@@ -83,9 +83,9 @@ class StreamEnd:
             "created": field_of(self._last, "created") or 0,
             "model": field_of(self._last, "model") or "",
         }
-        made: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        content: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
         unfinished = self._open or ({} if self._has_begun else {0: None})
-        choices = [{"index": index, **made, "logprobs": None, "finish_reason": "length"} for index in unfinished]
+        choices = [{"index": index, **content, "logprobs": None, "finish_reason": "length"} for index in unfinished]
         events = _event(None, {**head, "choices": choices}) if choices else b""
         if reports_usage:
             events += _event(None, {**head, "choices": [], "usage": chat_usage(usage)})
@@ -106,16 +106,16 @@ class StreamEnd:
         return events + _event("message_stop", {})
 
 
-def cut_events(dialect: str, told: Any, usage: Usage, *, reports_usage: bool = True) -> bytes:
-    """The end of a stream whose events so far were `told`, an iterable of mappings; see `StreamEnd`."""
+def cut_events(dialect: str, events: Any, usage: Usage, *, reports_usage: bool = True) -> bytes:
+    """The end of a stream with these `events` so far, an iterable of mappings; see `StreamEnd`."""
     end = StreamEnd(dialect)
-    for each in told:
-        end.read(each)
+    for event in events:
+        end.read(event)
     return end.cut(usage, reports_usage=reports_usage)
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:
-    """Usage as chat completions tell it."""
+    """Usage in the format of chat completions."""
     return {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
@@ -125,12 +125,12 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _event(name: str | None, told: Mapping[str, Any]) -> bytes:
-    """An event; a named one says its name in its data, too."""
+def _event(name: str | None, fields: Mapping[str, Any]) -> bytes:
+    """An event; a named one has its name in its data, too."""
     if name is None:
-        return b"data: " + _json(told) + b"\n\n"
-    return b"event: " + name.encode() + b"\ndata: " + _json({"type": name, **told}) + b"\n\n"
+        return b"data: " + _json(fields) + b"\n\n"
+    return b"event: " + name.encode() + b"\ndata: " + _json({"type": name, **fields}) + b"\n\n"
 
 
-def _json(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "replace")
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""What calls of language models used, and how much to hold for the next one: learned by the processes of one store."""
+"""How much to hold for the next call of a language model: learned from earlier calls by the processes of one store."""
 
 from headgate.llm.learned.choice import learned_for
-from headgate.llm.learned.here import Coverage, Learned, LearnedHere, NothingLearned
+from headgate.llm.learned.local import Coverage, Learned, LocalLearned, NothingLearned
 
-__all__ = ["Coverage", "Learned", "LearnedHere", "NothingLearned", "learned_for"]
+__all__ = ["Coverage", "Learned", "LocalLearned", "NothingLearned", "learned_for"]

@@ -1,8 +1,8 @@
-"""Numbers that were seen, counted in buckets, some of them only known to be at least so large.
+"""Samples of numbers, counted in buckets; of some only a lower bound is known.
 
-An answer that was cut would have been longer: its length is a censored sample. What share of answers is longer than a
-number is then estimated as Kaplan and Meier do ("Nonparametric estimation from incomplete observations", 1958). All is
-whole numbers. Where there are too many samples all counts halve, so that old ones fade.
+An answer that was cut would have been longer: its length is a censored sample. The share of answers longer than a
+number is therefore the estimate of Kaplan and Meier ("Nonparametric estimation from incomplete observations", 1958).
+All arithmetic is in integers. Where there are too many samples all counts are halved, so that old ones fade.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 FEWEST = 30
-"""With fewer samples nothing is told."""
+"""With fewer samples there is no estimate."""
 
 MOST = 1 << 10
-"""With more samples all counts halve."""
+"""With more samples all counts are halved."""
 
 _STEPS = 8
-"""Buckets from a number to twice that number: the largest number of a bucket is at most an eighth above its least."""
+"""Buckets from a number to twice that number: a bucket's largest number is at most an eighth above its smallest."""
 
-_WHOLE = 1 << 32
+_ONE = 1 << 32
 
 
 def bucket_of(number: int) -> int:
@@ -36,23 +36,23 @@ def largest_of(bucket: int) -> int:
 
 
 class Samples:
-    """Counts by bucket; those that are only known to be at least so large are counted under `~bucket`."""
+    """Counts by bucket; samples of which only a lower bound is known are counted under `~bucket`."""
 
-    __slots__ = ("_known", "counts", "due", "weight")
+    __slots__ = ("_quantile", "counts", "due", "weight")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.weight = 0
-        """How many samples there are."""
+        """The number of samples."""
 
-        self._known: int | None = None
-        """What `quantile` last told."""
+        self._quantile: int | None = None
+        """The last result of `quantile`."""
 
         self.due = 0
-        """The weight from which on `quantile` looks again; 0: now."""
+        """The weight at which `quantile` computes its result again; 0: at the next call."""
 
     def add(self, bucket: int) -> None:
-        """Add a sample, `~bucket` for one that is at least so large."""
+        """Add a sample, `~bucket` for one that is at least as large."""
         counts = self.counts
         counts[bucket] = counts.get(bucket, 0) + 1
         self.weight += 1
@@ -60,7 +60,7 @@ class Samples:
             self.fade()
 
     def add_all(self, buckets: Sequence[int]) -> None:
-        """`add` each of these."""
+        """`add` each of `buckets`."""
         if self.weight + len(buckets) > MOST:
             for bucket in buckets:
                 self.add(bucket)
@@ -71,45 +71,45 @@ class Samples:
         self.weight += len(buckets)
 
     def fade(self) -> None:
-        """Halve the counts, of which there are too many."""
+        """Halve the counts."""
         self.replace(halved(self.counts))
 
     def replace(self, counts: dict[int, int]) -> None:
-        """Be what these counts say."""
+        """Replace all counts."""
         self.counts, self.weight, self.due = counts, sum(counts.values()), 0
 
     def quantile(self, percent: int) -> int | None:
-        """The bucket that so many percent of all samples do not pass; None where the largest were cut before that.
+        """The bucket that `percent` of all samples do not exceed; None where the largest were cut before that.
 
-        Always asked for the same share. It is looked for again when a 16th more samples have come.
+        `percent` is the same in each call. The result is computed again when a 16th more samples have been added.
         """
         if self.weight >= self.due:
-            self._known = quantile_of(self.counts, percent)
+            self._quantile = quantile_of(self.counts, percent)
             self.due = self.weight + 1 + self.weight // 16
-        return self._known
+        return self._quantile
 
 
 def quantile_of(counts: Mapping[int, int], percent: int) -> int | None:
-    """The bucket that so many percent of all samples do not pass, None where no bucket is known to be it."""
-    left, longer, wanted = sum(counts.values()), _WHOLE, _WHOLE * (100 - percent) // 100
+    """The bucket that `percent` of all samples do not exceed, None where it cannot be known."""
+    remaining, share_longer, target_share = sum(counts.values()), _ONE, _ONE * (100 - percent) // 100
     for bucket in sorted({max(bucket, ~bucket) for bucket in counts}):
         ended, cut = counts.get(bucket, 0), counts.get(~bucket, 0)
-        longer = -(-longer * (left - ended) // left)
-        if longer <= wanted:
+        share_longer = -(-share_longer * (remaining - ended) // remaining)
+        if share_longer <= target_share:
             return bucket
-        left -= ended + cut
+        remaining -= ended + cut
     return None
 
 
 def halved(counts: Mapping[int, int]) -> dict[int, int]:
-    """Counts of half as many samples: what is left of an odd count goes to the next larger bucket."""
-    found: dict[int, int] = {}
+    """Counts of half as many samples: the remainder of an odd count is carried to the next larger bucket."""
+    halves: dict[int, int] = {}
     ended, cut = [bucket for bucket in counts if bucket >= 0], [bucket for bucket in counts if bucket < 0]
     for buckets in (sorted(ended), sorted(cut, reverse=True)):
-        left = 0
+        remainder = 0
         for bucket in buckets:
-            left += counts[bucket]
-            if left > 1:
-                found[bucket] = left // 2
-            left %= 2
-    return found
+            remainder += counts[bucket]
+            if remainder > 1:
+                halves[bucket] = remainder // 2
+            remainder %= 2
+    return halves

@@ -30,7 +30,7 @@ PAUSE_S = 1.0
 
 
 class QueuedCall(NamedTuple):
-    """A job as its handler gets it: `body` is to be sent to the provider's `path`; `attempt` counts from 1."""
+    """A job as its handler receives it: `body` is sent to the provider's `path`; `attempt` counts from 1."""
 
     id: str
     caller: Caller
@@ -41,7 +41,7 @@ class QueuedCall(NamedTuple):
 
 
 Handler = Callable[[QueuedCall, Any], Awaitable[Any]]
-"""Performs a job: gets the job and the call that is held for it, and returns the answer, which must fit JSON."""
+"""Performs a job: receives the job and the call that is held for it, and returns an answer that fits JSON."""
 
 
 class Setting(NamedTuple):
@@ -65,12 +65,12 @@ class Attempt:
         self._call = call
         self._scopes = scopes
         self._handler: asyncio.Future[Any] | None = None
-        self._why = ""
+        self._stop_reason = ""
         self._sent_us = setting.clock.now_us()
 
-    def stop(self, why: str) -> None:
+    def stop(self, reason: str) -> None:
         """Cancel the handler: the job was "cancelled", is "lost" to another worker, or its worker "ends"."""
-        self._why = self._why or why
+        self._stop_reason = self._stop_reason or reason
         if self._handler is not None:
             self._handler.cancel()
 
@@ -87,13 +87,13 @@ class Attempt:
         job = QueuedCall(taken.id, taken.caller, taken.model, taken.path, body_of(taken), taken.attempts + 1)
         try:
             self._handler = asyncio.ensure_future(checked_awaitable(setting.handler(job, self._call)))
-            if self._why:
+            if self._stop_reason:
                 self._handler.cancel()
             answer = await self._handler
             encoded = _encoded(answer)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if self._why or (task is not None and task.cancelling()):
+            if self._stop_reason or (task is not None and task.cancelling()):
                 await self._stopped()
             else:  # `stop` was not called: something that the handler awaits was cancelled, and would be again
                 await self._failed(failure_of(error))
@@ -120,10 +120,10 @@ class Attempt:
 
     async def _stopped(self) -> None:
         """End or park a job whose handler was cancelled; what the provider did with the call is unknown."""
-        if self._why == "lost":
+        if self._stop_reason == "lost":
             self._leave_hold()
             return
-        if self._why == "cancelled" or self._setting.fails_when_lost:
+        if self._stop_reason == "cancelled" or self._setting.fails_when_lost:
             await self._finish("failed", error="its worker was stopped, and the provider may have been asked")
             await self._settled(self._call.settle_unknown)
         else:
@@ -214,7 +214,7 @@ def checked_awaitable(returned: Any) -> Awaitable[Any]:
 
 
 def body_of(taken: Taken) -> dict[str, Any]:
-    """Parse the body that is to be sent."""
+    """Parse the body of the call."""
     body: dict[str, Any] = json.loads(taken.body)
     return body
 

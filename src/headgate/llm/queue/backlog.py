@@ -1,6 +1,6 @@
 """Where the jobs of a queue are stored: one contract for the memory of a process and for Redis.
 
-Every call is atomic. Times are passed and returned as durations, not as moments: a backlog has its own clock.
+Every call is atomic. Times are passed and returned as durations, not as points in time: a backlog has its own clock.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Fairness:
 
 
 class Claim(NamedTuple):
-    """A limit that a lane claims, as it was refused again at its promised moment: lanes behind it leave it alone."""
+    """A limit that a lane claims, as it was refused again at its promised time: lanes behind it do not use it."""
 
     scope: str
     score: int
@@ -104,7 +104,7 @@ class Taken(NamedTuple):
     former: int = 0
 
 
-Gone = Literal["cancelled", "lost"]
+LossReason = Literal["cancelled", "lost"]
 """Why a worker no longer has a job: it was cancelled, or another worker has it."""
 
 Finished = Literal["ended", "was ended", "lost"]
@@ -123,7 +123,7 @@ class Backlog(Protocol):
     news: News
     bounds: Bounds
     lease_us: int | None
-    """A worker that is silent for so long loses its jobs; None where jobs and workers end together."""
+    """A worker that is silent for this long loses its jobs; None where jobs and workers end together."""
 
     async def submit(self, request: JobRequest) -> Job:
         """Queue a job, or return the existing job with this id.
@@ -141,8 +141,8 @@ class Backlog(Protocol):
     ) -> bool:
         """Put a job back where it was, and park its lane for `after_us`. Return False where another worker has the job.
 
-        `refused`: a limit of this scope refused it; if something was given back to that scope since the job was taken,
-        the lane may ask again at once. `settled`: its hold was settled, so the next has a new number. `failed`:
+        `refused`: a limit of this scope refused it; if capacity of that scope was given back since the job was taken,
+        the lane may try again at once. `settled`: its hold was settled, so the next has a new number. `failed`:
         the provider could not answer.
         """
         ...
@@ -169,10 +169,10 @@ class Backlog(Protocol):
         ...
 
     async def wake(self, scopes: tuple[str, ...]) -> None:
-        """Report that something was given back to limits of these scopes: the first lane waiting for each may ask."""
+        """Report that capacity in these scopes was given back: the first lane waiting for each may try again."""
         ...
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
         """Report that a worker is alive and has these jobs; return those that it no longer has, and why."""
         ...
 

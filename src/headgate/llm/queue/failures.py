@@ -1,4 +1,4 @@
-"""What an error of a handler means for its job: whether it is tried again, and how its hold is settled.
+"""Classifies errors of handlers: whether the job is tried again, and how its hold is settled.
 
 Errors of the `openai`, `anthropic`, `httpx` and `requests` packages are understood without importing these: by their
 status, the header fields of their response, and the names of their classes.
@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
 from headgate.clock import SYSTEM_CLOCK
-from headgate.llm.call_failures import telling
+from headgate.llm.call_failures import actual_error
 
 _BUSY = frozenset({429, 503, 529})
 _AGAIN = frozenset({408, 409, 425})
@@ -54,7 +54,7 @@ class Failure(NamedTuple):
 
 def failure_of(error: BaseException) -> Failure:
     """Classify an error of a handler."""
-    message, failure = _description(error), telling(error)
+    message, failure = _description(error), actual_error(error)
     if failure is None:
         return Failure(message, True, False, "unknown")
     error, status = failure, _status_of(failure)
@@ -78,7 +78,7 @@ def _description(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
-        text = "it does not say what"
+        text = "its text cannot be read"
     return f"{type(error).__name__}: {text}"[:500].encode("utf-8", "backslashreplace").decode()
 
 
@@ -104,16 +104,16 @@ def _retry_after_of(error: BaseException) -> int | None:
 
     A wait of 0 counts as none: it would use up all tries of a job at once.
     """
-    own = getattr(error, "retry_after", None)
-    if isinstance(own, int | float) and not isinstance(own, bool) and 0 <= own < 1e9:
-        return min(LONGEST_RETRY_US, round(own * 1_000_000)) or None
+    stated = getattr(error, "retry_after", None)
+    if isinstance(stated, int | float) and not isinstance(stated, bool) and 0 <= stated < 1e9:
+        return min(LONGEST_RETRY_US, round(stated * 1_000_000)) or None
     return retry_after_us(_headers_of(error)) or None
 
 
 def _should_retry_of(error: BaseException) -> bool | None:
     """Whether to try again, by the error or the response's header fields; None if neither says so."""
-    own = getattr(error, "should_retry", None)
-    return own if isinstance(own, bool) else should_retry(_headers_of(error))
+    stated = getattr(error, "should_retry", None)
+    return stated if isinstance(stated, bool) else should_retry(_headers_of(error))
 
 
 def _headers_of(error: BaseException) -> Any:
@@ -121,12 +121,12 @@ def _headers_of(error: BaseException) -> Any:
 
 
 def should_retry(headers: Any) -> bool | None:
-    """Whether a response's header fields ask for another try; None where they do not say."""
+    """Whether a response's header fields request another try; None where they do not say."""
     return {"true": True, "false": False}.get(_fields_of(headers).get("x-should-retry", ""))
 
 
 def retry_after_us(headers: Any) -> int | None:
-    """Return the microseconds that a response's header fields ask to wait; None where they state no wait.
+    """Return the microseconds to wait that a response's header fields request; None where they state no wait.
 
     A date is relative to the response's own `date` field, or to this host's clock if there is none.
     """
@@ -144,10 +144,10 @@ def retry_after_us(headers: Any) -> int | None:
 def _date_us(text: str) -> int | None:
     """Parse an HTTP date (RFC 9110, 5.6.7); None for any other text."""
     try:
-        moment = parsedate_to_datetime(text)
+        date_time = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return None
-    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()) * 1_000_000
+    return int(date_time.replace(tzinfo=date_time.tzinfo or UTC).timestamp()) * 1_000_000
 
 
 def _fields_of(headers: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a worker needs of a gate: how it reserves for a job, and which limits of the decision other jobs share."""
+"""A worker's access to a gate: how it reserves for a job, and which limits of the decision other jobs share."""
 
 from __future__ import annotations
 

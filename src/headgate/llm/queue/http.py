@@ -34,7 +34,7 @@ _ROUTE = re.compile(r"/jobs(?:/([^/]+)(/events)?)?")
 _ENVELOPE_BYTES = 4096
 _READ_FURTHER_BYTES = 1 << 20
 _LONGEST_WAIT_S = 60.0
-_SIGN_OF_LIFE_S = 15.0
+_KEEPALIVE_S = 15.0
 _SECONDS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?", re.ASCII)
 
 
@@ -169,14 +169,14 @@ class QueueApp:
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             if not head:
-                gone = asyncio.ensure_future(_gone(receive))
+                disconnected = asyncio.ensure_future(_disconnected(receive))
                 reporting = asyncio.ensure_future(self._report(job, send))
                 try:
-                    await asyncio.wait((gone, reporting), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((disconnected, reporting), return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for task in (gone, reporting):
+                    for task in (disconnected, reporting):
                         task.cancel()
-                    for result in await asyncio.gather(gone, reporting, return_exceptions=True):
+                    for result in await asyncio.gather(disconnected, reporting, return_exceptions=True):
                         if isinstance(result, Exception) and not isinstance(result, OSError):
                             log.warning("a job's position is no longer reported: %s", result)
             await send({"type": "http.response.body", "body": b""})
@@ -190,7 +190,7 @@ class QueueApp:
         try:
             while True:
                 following = following or asyncio.ensure_future(anext(positions, None))
-                await asyncio.wait((following,), timeout=_SIGN_OF_LIFE_S)
+                await asyncio.wait((following,), timeout=_KEEPALIVE_S)
                 if not following.done():
                     await _send_event(send, b": waiting\n\n")
                     continue
@@ -242,7 +242,7 @@ async def _send_event(send: Send, event: bytes) -> None:
     await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -57,7 +57,7 @@ class UnknownJob(ArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job in its current state. Moments are microseconds since the epoch, 0 for what has not happened.
+    """A job in its current state. Times are microseconds since the epoch, 0 for events that have not happened.
 
     `tokens` is what its user is charged in the order of the queue: an estimate until the job has ended, then the actual
     usage as far as it is known. `answer` is the provider's answer, if the job is done. `error` describes why there is

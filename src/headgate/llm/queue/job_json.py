@@ -21,10 +21,10 @@ def job_fields(job: Job) -> dict[str, Any]:
         "priority": job.priority,
         "tokens": job.tokens,
         "attempts": job.attempts,
-        "submitted": _moment(job.submitted_us),
-        "started": _moment(job.started_us),
-        "ended": _moment(job.ended_us),
-        "deadline": _moment(job.deadline_us),
+        "submitted": _time_text(job.submitted_us),
+        "started": _time_text(job.started_us),
+        "ended": _time_text(job.ended_us),
+        "deadline": _time_text(job.deadline_us),
     }
     if job.state == "done":
         fields["answer"] = job.answer
@@ -46,7 +46,7 @@ def own_id(id: Any, caller: Caller) -> str:
     return id if id.startswith(mark) else mark + id
 
 
-def _moment(at_us: int) -> str | None:
+def _time_text(at_us: int) -> str | None:
     if not at_us:
         return None
     return f"{utc_moment(at_us):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06}Z"

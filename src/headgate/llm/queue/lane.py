@@ -39,8 +39,8 @@ class Account:
 class Lane:
     """Jobs that are served first come, first served.
 
-    `until_us` is when a parked lane may ask again, 0 for a lane that is not parked. `refusals` counts the refusals at
-    promised moments.
+    `until_us` is when a parked lane may try again, 0 for a lane that is not parked. `refusals` counts the refusals at
+    promised times.
     """
 
     name: str

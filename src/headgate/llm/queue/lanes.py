@@ -1,4 +1,4 @@
-"""The order of jobs in memory: by the tokens that users have had; a refused lane is parked until the promised moment.
+"""The order of jobs in memory: by the tokens that users have had; a refused lane is parked until the promised time.
 
 Jobs of one caller, model and priority are a lane, served first come, first served. Each account (a user) has a counter
 of tokens, the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), section
@@ -13,10 +13,10 @@ from headgate.llm.queue.backlog import Claim, Fairness
 from headgate.llm.queue.lane import Account, Lane, Turn, Waiting
 
 STRICT = 2
-"""A lane that was refused so many times at its promised moments claims the limit that refused it."""
+"""The refusals at promised times after which a lane claims the limit that refused it."""
 
 MOST_WOKEN = 1000
-"""A scope to which something was given back is remembered for so many further wakes."""
+"""The number of further wakes for which a scope whose capacity was given back is remembered."""
 
 _TIDY = 64
 
@@ -37,7 +37,7 @@ class Lanes:
         self._by_scope: dict[str, set[str]] = {}
         self._claims: dict[str, tuple[str, int]] = {}
         self.wakes = 0
-        """How often something was given back."""
+        """How often capacity was given back."""
 
         self._woken: dict[str, int] = {}
         """By scope the number of its last wake, if that is among the last `MOST_WOKEN`."""
@@ -47,14 +47,14 @@ class Lanes:
 
     def add(self, account: str, lane: str, priority: int, job: Waiting) -> None:
         """Add a job at the end of its lane. A returning user's counter is raised to the least of the waiting users."""
-        known = self._accounts.get(account)
-        if known is None or not known.waiting:
+        user = self._accounts.get(account)
+        if user is None or not user.waiting:
             floor = self._least()
             self._forget(floor)
-            known = self._accounts.setdefault(account, Account(floor))
-            if floor > known.counter:
-                self._count(account, floor - known.counter)
-        self._joined(account, known)
+            user = self._accounts.setdefault(account, Account(floor))
+            if floor > user.counter:
+                self._count(account, floor - user.counter)
+        self._joined(account, user)
         self._lane(account, lane, priority, job.submitted_us, 0).jobs.append(job)
         self._add_tokens(lane, job.tokens)
 
@@ -64,9 +64,9 @@ class Lanes:
         `turn` is the lane's former `since_us`, `refusals` and `promised_us`.
         """
         since_us, refusals, promised_us = turn
-        known = self._accounts[account]
-        known.running -= 1
-        self._joined(account, known)
+        user = self._accounts[account]
+        user.running -= 1
+        self._joined(account, user)
         target = self._lane(account, lane, priority, since_us, refusals)
         target.since_us, target.refusals = min(target.since_us, since_us), max(target.refusals, refusals)
         target.promised_us = max(target.promised_us, promised_us)
@@ -78,7 +78,7 @@ class Lanes:
     def take(self, now_us: int) -> Turn | None:
         """Take the job whose turn it is, and charge it to its user; None where all lanes are parked, or no job waits.
 
-        A lane that was refused by a limit which a lane before it claims is parked until that lane may ask again.
+        A lane that was refused by a limit which a lane before it claims is parked until that lane may try again.
         """
         while (until_us := self.due_us()) is not None and until_us <= now_us:
             self._unpark(self._lanes[heappop(self._parked)[1]])
@@ -105,7 +105,7 @@ class Lanes:
         return None
 
     def remove(self, lane: str, id: str) -> None:
-        """Remove a waiting job, for which nothing was charged. A lane that loses its first job may ask at once."""
+        """Remove a waiting job, for which nothing was charged. A lane that loses its first job may try at once."""
         target = self._lanes[lane]
         job = next(waiting for waiting in target.jobs if waiting.id == id)
         is_first = target.jobs[0] is job
@@ -117,14 +117,14 @@ class Lanes:
 
     def ended(self, account: str, correction: int) -> None:
         """Record that a taken job has ended; it used `correction` tokens more than it was charged."""
-        known = self._accounts[account]
-        known.running -= 1
+        user = self._accounts[account]
+        user.running -= 1
         self._count(account, correction)
-        if not known.waiting and not known.running:
-            self._put(self._idle, (known.counter, account))
+        if not user.waiting and not user.running:
+            self._put(self._idle, (user.counter, account))
 
     def park(self, lane: Lane, now_us: int, until_us: int, scope: str, *, refused: bool) -> None:
-        """Park a lane until a moment; after `STRICT` refusals at promised moments it claims the limit that refused."""
+        """Park a lane until `until_us`; after `STRICT` refusals at promised times it claims the limit that refused."""
         self._unpark(lane)
         self._park_until(lane, max(until_us, now_us + 1), scope)
         if refused and now_us >= lane.promised_us:
@@ -136,7 +136,7 @@ class Lanes:
                 self._claims[scope] = (lane.name, lane.until_us)
 
     def wake_scopes(self, scopes: tuple[str, ...]) -> None:
-        """Note that something was given back to limits of these scopes; unpark the first lane that waits for each."""
+        """Note that capacity of limits of these scopes was given back; unpark the first lane that waits for each."""
         for scope in scopes:
             self._note_woken(scope)
             parked = [self._lanes[name] for name in self._by_scope.get(scope, ())]
@@ -145,7 +145,7 @@ class Lanes:
                 self._unpark(lane)
 
     def was_woken(self, scope: str, wakes: int) -> bool:
-        """Whether something was given back to a scope since the number of wakes was `wakes`."""
+        """Whether capacity of a scope was given back since the number of wakes was `wakes`."""
         return self._woken.get(scope, 0) > wakes
 
     def _note_woken(self, scope: str) -> None:
@@ -165,7 +165,7 @@ class Lanes:
         )
 
     def due_us(self) -> int | None:
-        """Return when the next parked lane may ask; None where none is parked."""
+        """Return when the next parked lane may try again; None where none is parked."""
         while self._parked:
             until_us, name = self._parked[0]
             lane = self._lanes.get(name)
@@ -176,23 +176,23 @@ class Lanes:
 
     def ahead(self, name: str, id: str) -> tuple[int, int]:
         """Estimate how many jobs come before a waiting job; return that, and until when its lane is parked (0: not)."""
-        own = self._lanes[name]
-        before, score = 0, own.score
-        for job in own.jobs:
+        target = self._lanes[name]
+        before, score = 0, target.score
+        for job in target.jobs:
             if job.id == id:
                 break
             before += 1
             score += job.tokens * 1000
         for lane in self._lanes.values():
-            if lane is not own and lane.score < score:
+            if lane is not target and lane.score < score:
                 mean_score = max(1, lane.tokens * 1000 // len(lane.jobs))
                 before += min(len(lane.jobs), -(-(score - lane.score) // mean_score))
-        return before, own.until_us
+        return before, target.until_us
 
     def counter(self, account: str) -> int:
         """Return the token counter of a user; 0 for an unknown user."""
-        known = self._accounts.get(account)
-        return 0 if known is None else known.counter
+        user = self._accounts.get(account)
+        return 0 if user is None else user.counter
 
     def _lane(self, account: str, name: str, priority: int, since_us: int, refusals: int) -> Lane:
         lane = self._lanes.get(name)
@@ -261,7 +261,7 @@ class Lanes:
         self._put(self._parked, (until_us, lane.name))
 
     def _unpark(self, lane: Lane) -> None:
-        """Let a lane ask now, whether it is parked or not."""
+        """Let a lane try now, whether it is parked or not."""
         names = self._by_scope.get(lane.scope)
         if names is not None:
             names.discard(lane.name)

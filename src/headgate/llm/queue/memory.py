@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.errors import ConflictingId
-from headgate.llm.queue.backlog import Bounds, Fairness, Finished, Gone, Nothing, Taken
+from headgate.llm.queue.backlog import Bounds, Fairness, Finished, LossReason, Nothing, Taken
 from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFull, UnknownJob
 from headgate.llm.queue.lane import Waiting
 from headgate.llm.queue.lanes import Lanes
@@ -42,7 +42,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Used:
+class _Use:
     """How many jobs, and bytes of bodies, an account has in the queue."""
 
     jobs: int = 0
@@ -61,8 +61,8 @@ class MemoryBacklog:
         self._lanes = Lanes(fairness)
         self._jobs: dict[str, _Entry] = {}
         self._waiting = 0
-        self._used = _Used()
-        self._by_account: dict[str, _Used] = {}
+        self._used = _Use()
+        self._by_account: dict[str, _Use] = {}
         self._deadlines: list[tuple[int, str]] = []
         self._ended: deque[str] = deque()
         """The ids of jobs that have ended, the earliest first."""
@@ -72,17 +72,17 @@ class MemoryBacklog:
 
     async def submit(self, request: JobRequest) -> Job:
         now_us = self._now()
-        known = self._jobs.get(request.id)
-        if known is not None:
-            if known.request.digest != request.digest:
+        existing = self._jobs.get(request.id)
+        if existing is not None:
+            if existing.request.digest != request.digest:
                 raise ConflictingId(f"the id {request.id!r} is that of another job: a new job needs an id of its own")
-            return self._job(known, repeated=True)
-        own = self._by_account.get(request.account) or _Used()
-        check_bounds(self.bounds, request, (self._used.jobs, self._used.bytes), (own.jobs, own.bytes))
+            return self._job(existing, repeated=True)
+        account_use = self._by_account.get(request.account) or _Use()
+        check_bounds(self.bounds, request, (self._used.jobs, self._used.bytes), (account_use.jobs, account_use.bytes))
         if request.deadline_us:
             request = request._replace(deadline_us=now_us + request.deadline_us)
         entry = self._jobs[request.id] = _Entry(request, now_us, tokens=request.tokens)
-        self._by_account[request.account] = own
+        self._by_account[request.account] = account_use
         self._use(entry, 1)
         if request.deadline_us:
             heappush(self._deadlines, (request.deadline_us, request.id))
@@ -98,8 +98,8 @@ class MemoryBacklog:
         now_us = self._now()
         turn = self._lanes.take(now_us)
         if turn is None:
-            moments = [moment for moment in (self._lanes.due_us(), self._next_deadline()) if moment is not None]
-            return Nothing(min((max(0, moment - now_us) for moment in moments), default=None))
+            due_times = [due_us for due_us in (self._lanes.due_us(), self._next_deadline()) if due_us is not None]
+            return Nothing(min((max(0, due_us - now_us) for due_us in due_times), default=None))
         entry = self._jobs[turn.job.id]
         entry.state, entry.worker, entry.started_us = "running", worker, now_us
         entry.deliveries += 1
@@ -120,7 +120,7 @@ class MemoryBacklog:
         entry, now_us = self._jobs.get(taken.id), self._now()
         if entry is None or entry.state != "running" or entry.worker != worker:
             return False
-        if refused and self._lanes.was_woken(scope, entry.wakes):  # since it was taken: it may ask at once
+        if refused and self._lanes.was_woken(scope, entry.wakes):  # since it was taken: it may try again at once
             after_us, scope, refused = 0, "", False
         request = entry.request
         entry.state, entry.worker, entry.started_us = "waiting", "", 0
@@ -170,21 +170,21 @@ class MemoryBacklog:
         self._lanes.wake_scopes(scopes)
         self.news.publish("freed", "")
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
-        gone: dict[str, Gone] = {}
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
+        lost_jobs: dict[str, LossReason] = {}
         for id in ids:
             entry = self._jobs.get(id)
             if entry is None or entry.worker != worker:
-                gone[id] = "lost"
+                lost_jobs[id] = "lost"
             elif entry.state == "cancelled":
-                gone[id] = "cancelled"
-        return gone
+                lost_jobs[id] = "cancelled"
+        return lost_jobs
 
     async def cancel(self, id: str) -> Job:
         now_us = self._now()
         entry = self._entry(id)
         if entry.state == "waiting":
-            self._take_out(entry, "cancelled", now_us)
+            self._withdraw(entry, "cancelled", now_us)
         elif entry.state == "running":
             self._end(entry, "cancelled", now_us)
             self.news.publish("cancelled", id)
@@ -206,19 +206,19 @@ class MemoryBacklog:
         return Position("waiting", ahead, self._waiting, starts_in(ahead, after_us, since_us, len(self._started)))
 
     async def close(self) -> None:
-        """Nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
     def counter(self, account: str) -> int:
         """Return the token counter of an account."""
         return self._lanes.counter(account)
 
     def _now(self) -> int:
-        """Return the current moment, after jobs past their deadline and old results were dealt with."""
+        """Return the current time, after ending jobs past their deadline and dropping old results."""
         now_us = self._clock.now_us()
         while (deadline_us := self._next_deadline()) is not None and deadline_us <= now_us:
             entry = self._jobs[heappop(self._deadlines)[1]]
             entry.error = "it was not started before its deadline"
-            self._take_out(entry, "expired", now_us)
+            self._withdraw(entry, "expired", now_us)
         while self._ended:
             entry = self._jobs[self._ended[0]]
             is_old = entry.ended_us + self.bounds.results_us <= now_us
@@ -243,7 +243,7 @@ class MemoryBacklog:
             raise UnknownJob(id)
         return entry
 
-    def _take_out(self, entry: _Entry, state: JobState, now_us: int) -> None:
+    def _withdraw(self, entry: _Entry, state: JobState, now_us: int) -> None:
         self._lanes.remove(entry.request.lane, entry.request.id)
         self._waiting -= 1
         entry.tokens = 0
@@ -258,11 +258,11 @@ class MemoryBacklog:
         self._ended.append(entry.request.id)
 
     def _use(self, entry: _Entry, sign: int) -> None:
-        own = self._by_account[entry.request.account]
-        for used in (self._used, own):
+        account_use = self._by_account[entry.request.account]
+        for used in (self._used, account_use):
             used.jobs += sign
             used.bytes += sign * entry.request.size
-        if not own.jobs:
+        if not account_use.jobs:
             del self._by_account[entry.request.account]
 
     def _job(self, entry: _Entry, *, repeated: bool = False) -> Job:
@@ -279,11 +279,11 @@ def answer_of(encoded: bytes) -> Any:
     return json.loads(encoded) if encoded else None
 
 
-def check_bounds(bounds: Bounds, request: JobRequest, used: tuple[int, int], own: tuple[int, int]) -> None:
-    """Raise QueueFull if one more job exceeds a bound; `used` and `own`: jobs and bytes in total and of the account."""
+def check_bounds(bounds: Bounds, request: JobRequest, used: tuple[int, int], account_use: tuple[int, int]) -> None:
+    """Raise QueueFull if one more job exceeds a bound; `used` and `account_use` are (jobs, bytes)."""
     for name, total in (
-        ("user_jobs", own[0] + 1),
-        ("user_bytes", own[1] + request.size),
+        ("user_jobs", account_use[0] + 1),
+        ("user_bytes", account_use[1] + request.size),
         ("jobs", used[0] + 1),
         ("bytes", used[1] + request.size),
     ):

@@ -32,7 +32,7 @@ class News:
             event.set()
 
     def publish_all(self) -> None:
-        """Notify all waiters, as news may have been missed: they look again."""
+        """Notify all waiters, as news may have been missed: they check again."""
         for events in (self._workers, self._cancellations, self._watchers, *self._by_job.values()):
             for event in events:
                 event.set()

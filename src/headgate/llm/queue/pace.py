@@ -1,4 +1,4 @@
-"""How many jobs a worker runs at one time: more while the provider answers, half as many when it is overloaded.
+"""The number of jobs a worker runs at a time: more while the provider answers, half as many when it is overloaded.
 
 Additive increase, multiplicative decrease, as in congestion control (RFC 5681, section 3.1). No I/O, no clock.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headgate.errors import ConfigError
 
-_WHOLE = 1000
+_PER_JOB = 1000
 _FIRST_PAUSE_US = 1_000_000
 _LONGEST_PAUSE_US = 300_000_000
 
@@ -21,26 +21,26 @@ class Pace:
                 raise ConfigError(f"{name} is a whole number of jobs from 1 to 10,000, not {str(value)[:40]!r}")
         if start > most:
             raise ConfigError(f"start is at most as large as most, not {start} of {most}")
-        self._width = start * _WHOLE
-        self._most = most * _WHOLE
+        self._width = start * _PER_JOB
+        self._most = most * _PER_JOB
         self._pauses = 0
         self.paused_until_us = 0
-        """No call is sent before this moment: the provider asked for that, or was overloaded."""
+        """No call is sent before this time: the provider requested that, or was overloaded."""
 
     @property
     def width(self) -> int:
         """How many jobs may run now."""
-        return self._width // _WHOLE
+        return self._width // _PER_JOB
 
     @property
     def most(self) -> int:
         """How many jobs may ever run at one time."""
-        return self._most // _WHOLE
+        return self._most // _PER_JOB
 
     def succeeded(self) -> None:
         """Record an answer: the width grows by one job for each round of answers."""
         self._pauses = 0
-        self._width = min(self._most, self._width + max(1, _WHOLE * _WHOLE // self._width))
+        self._width = min(self._most, self._width + max(1, _PER_JOB * _PER_JOB // self._width))
 
     def busy(self, now_us: int, sent_us: int, retry_after_us: int | None) -> int:
         """Record that the provider was overloaded for a call sent at `sent_us`; return when to send again.
@@ -48,7 +48,7 @@ class Pace:
         Calls that were sent before the current pause was announced report the same overload: they halve nothing again.
         """
         if sent_us >= self.paused_until_us:
-            self._width = max(_WHOLE, self._width // 2)
+            self._width = max(_PER_JOB, self._width // 2)
             self._pauses = min(self._pauses + 1, 20)
         pause_us = pause_of(self._pauses) if retry_after_us is None else retry_after_us
         self.paused_until_us = max(self.paused_until_us, now_us + pause_us)

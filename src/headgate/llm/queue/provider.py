@@ -22,7 +22,7 @@ _UNAUTHORIZED = 401
 
 
 class HttpProvider:
-    """Sends the body of a job to its path below `url`, and returns the answer: `async with HttpProvider(url) as ask`.
+    """Sends a job's body to its path below `url`, and returns the answer: `async with HttpProvider(url) as handler`.
 
     `key` is sent as OpenAI's API takes it, or as Anthropic's for its path. The job's id is the idempotency key. An
     answer has at most `most_bytes`; a call takes at most `timeout` seconds. Raises ConfigError for a bad URL or key.
@@ -32,7 +32,7 @@ class HttpProvider:
         if not _is_api(url):
             raise ConfigError("a provider is the URL of its API, such as https://api.openai.com/v1")
         if "@" in urlsplit(url).netloc:
-            raise ConfigError("a provider's URL has no user and no password; its key is given apart")
+            raise ConfigError("a provider's URL has no user and no password; its key is passed separately")
         key = key.strip()  # key files end with a newline
         if not key.isascii() or not key.isprintable():  # httpx's own error would show the key to the caller
             raise ConfigError("the provider's key cannot be sent in a header: a key is printable ASCII on one line")
@@ -60,7 +60,7 @@ class HttpProvider:
         if response.status_code != 200:
             message = received[:_QUOTED].decode("utf-8", "replace")
             if response.status_code == _UNAUTHORIZED:  # the response may quote the key, which callers must not see
-                message = "it does not take the key"
+                message = "it does not accept the key"
             wait_us = retry_after_us(response.headers)
             raise ProviderError(
                 f"the provider answered {response.status_code}: {message}",

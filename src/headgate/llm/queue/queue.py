@@ -27,7 +27,7 @@ DEFAULT_OUTPUT = 1_000
 """The output tokens that are assumed for a body without a maximum."""
 
 _LEAST_S = 0.02
-"""A backlog whose clock is behind is not queried more often than this."""
+"""The shortest interval between queries of a backlog, whose clock may be behind."""
 
 _MOST_TOKENS = 1 << 32
 _FOREVER_S = 1e9
@@ -148,9 +148,9 @@ class AsyncLlmQueue:
         scope_of: ScopeOf | None = None,
         name: str | None = None,
     ) -> LlmWorker:
-        """Return a worker that serves this queue: `async with queue.worker(ask):`, or `await worker.run()`."""
+        """Return a worker that serves this queue: `async with queue.worker(handler):`, or `await worker.run()`."""
         if self.gate is None:
-            raise ConfigError("a worker asks a gate before each job: AsyncLlmQueue(gate, ...)")
+            raise ConfigError("a worker needs a gate: AsyncLlmQueue(gate, ...)")
         worker_name = name or f"worker-{os.urandom(6).hex()}"
         return LlmWorker(
             self.backlog, self.gate, handler, clock=self.clock, pace=pace or Pace(), retries=retries,

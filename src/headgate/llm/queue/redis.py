@@ -16,18 +16,18 @@ from typing import Any
 from headgate.clock import Clock
 from headgate.errors import ConfigError, ConflictingId, MissingExtraError, StoreError
 from headgate.llm.entry import Caller
-from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, Gone, Nothing, Taken
+from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, LossReason, Nothing, Taken
 from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFull, UnknownJob
 from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
 from headgate.stores.redis.eviction import EvictionNotice
-from headgate.stores.redis.url import Place, read_url
+from headgate.stores.redis.url import RedisTarget, read_url
 from headgate.stores.url_parts import split_url
 
 log = logging.getLogger("headgate")
 
 TIMEOUT_S = 1.0
-"""The timeout of a call, unless the URL has another."""
+"""The timeout of a call, unless the URL sets another."""
 
 _BLOCK_MS = 10_000
 _LEEWAY_S = 5.0
@@ -38,25 +38,25 @@ _READ_AT_ONCE = 100
 class RedisBacklog:
     """`Backlog` in a Redis, by its URL: a single server, one behind Sentinels, or a Cluster.
 
-    A worker that is silent for `lease_s` is dead. Moments are those of `clock`, by default the server's.
+    A worker that is silent for `lease_s` is dead. Times are those of `clock`, by default the server's.
     """
 
     def __init__(
         self, url: str, name: str, bounds: Bounds, fairness: Fairness, lease_s: float, clock: Clock | None
     ) -> None:
-        place = read_url(url)
+        target = read_url(url)
         if "timeout" not in dict(split_url(url).options):
-            place = place._replace(timeout_s=TIMEOUT_S)
+            target = target._replace(timeout_s=TIMEOUT_S)
         self.bounds = bounds
         self.lease_us: int | None = round(lease_s * 1_000_000)
         self._lease_ms = max(1, round(lease_s * 1_000))
         self.news = News(self._listen)
         self._clock = clock
         self._fairness = fairness
-        self._stream = f"{place.prefix}:{{{name}}}:queue:jobs".encode()
-        self._news_stream = f"{place.prefix}:{{{name}}}:queue:news".encode()
-        self._link = _link_to(place)
-        self._reading_link = _link_to(place._replace(timeout_s=_BLOCK_MS / 1000 + _LEEWAY_S))
+        self._stream = f"{target.prefix}:{{{name}}}:queue:jobs".encode()
+        self._news_stream = f"{target.prefix}:{{{name}}}:queue:news".encode()
+        self._link = _link_to(target)
+        self._reading_link = _link_to(target._replace(timeout_s=_BLOCK_MS / 1000 + _LEEWAY_S))
         self._reader: asyncio.Task[None] | None = None
         self._script = _script()
 
@@ -114,7 +114,7 @@ class RedisBacklog:
     async def wake(self, scopes: tuple[str, ...]) -> None:
         await self._run("wake", *scopes)
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
         reply = await self._run("keep", worker, *ids)
         return {id: word.decode() for id, word in zip(ids, reply, strict=True) if word}
 
@@ -163,14 +163,14 @@ class RedisBacklog:
         is_logged = False
         while True:
             try:
-                newest = await self._reading_link.ask(
+                newest_entries = await self._reading_link.execute(
                     self._news_stream, ("XREVRANGE", self._news_stream, "+", "-", "COUNT", 1)
                 )
-                last = newest[0][0] if newest else b"0-0"
+                last = newest_entries[0][0] if newest_entries else b"0-0"
                 self.news.publish_all()
                 is_logged = False
                 while True:
-                    reply = await self._reading_link.ask(
+                    reply = await self._reading_link.execute(
                         self._news_stream,
                         ("XREAD", "COUNT", _READ_AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._news_stream, last),
                     )
@@ -202,12 +202,12 @@ def _script() -> _Script:
     return _Script((resources.files("headgate.llm.queue") / "lua" / "queue.lua").read_text())
 
 
-def _link_to(place: Place) -> Any:
+def _link_to(target: RedisTarget) -> Any:
     try:
         from headgate.stores.redis.async_link import AsyncLink
     except ImportError as error:
         raise MissingExtraError("a queue on Redis", extra="redis", why=error) from error
-    return AsyncLink(place, None, place.shown, {}, EvictionNotice(place.shown))
+    return AsyncLink(target, None, target.shown, {}, EvictionNotice(target.shown))
 
 
 def _claims(reply: list[bytes]) -> tuple[Claim, ...]:
@@ -220,8 +220,8 @@ def _claims(reply: list[bytes]) -> tuple[Claim, ...]:
 def _job(id: str, reply: list[Any]) -> Job:
     """Parse a job from the script's reply; raises UnknownJob where there is none."""
     _, repeated, fields = reply
-    state, caller, model, *numbers, answer, error, limit, known = fields
-    if not known:
+    state, caller, model, *numbers, answer, error, limit, is_known = fields
+    if not is_known:
         raise UnknownJob(id)
     priority, tokens, submitted_us, started_us, ended_us, deadline_us, attempts = (
         int(number or 0) for number in numbers

@@ -46,10 +46,10 @@ class LlmQueue:
             AsyncLlmQueue, gate, store, name=name, bounds=bounds, fairness=fairness, lease=lease, clock=clock
         )
         self._closed = False
-        self._renew()
+        self._reset()
         register_for_forks(self)
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         """Set the initial state: at first, and in a child process, where the loop and its tasks are the parent's."""
         self._queue = self._make()
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class LlmQueue:
         tokens: int | None = None,
     ) -> Job:
         """See `AsyncLlmQueue.submit`."""
-        return self.ask(
+        return self.execute(
             self._queue.submit(
                 body, user=user, team=team, key=key, organisation=organisation, tier=tier, priority=priority,
                 deadline=deadline, id=id, path=path, tokens=tokens,
@@ -81,29 +81,29 @@ class LlmQueue:
 
     def result(self, id: str, timeout: float | None = None) -> Job:
         """See `AsyncLlmQueue.result`."""
-        return self.ask(self._queue.result(id, timeout))
+        return self.execute(self._queue.result(id, timeout))
 
     def get(self, id: str) -> Job:
         """See `AsyncLlmQueue.get`."""
-        return self.ask(self._queue.get(id))
+        return self.execute(self._queue.get(id))
 
     def position(self, id: str) -> Position:
         """See `AsyncLlmQueue.position`."""
-        return self.ask(self._queue.position(id))
+        return self.execute(self._queue.position(id))
 
     def positions(self, id: str, every: float = 1.0) -> Generator[Position, None, None]:
         """See `AsyncLlmQueue.positions`."""
         iterator = self._queue.positions(id, every)
         try:
-            while (position := self.ask(_next(iterator))) is not None:
+            while (position := self.execute(_next(iterator))) is not None:
                 yield position
         finally:
             if threading.current_thread() is not self._thread and not self._closed:
-                self.ask(iterator.aclose())
+                self.execute(iterator.aclose())
 
     def cancel(self, id: str) -> Job:
         """See `AsyncLlmQueue.cancel`."""
-        return self.ask(self._queue.cancel(id))
+        return self.execute(self._queue.cancel(id))
 
     def worker(
         self,
@@ -115,14 +115,14 @@ class LlmQueue:
         scope_of: ScopeOf | None = None,
         name: str | None = None,
     ) -> ThreadWorker:
-        """Return a worker that serves this queue: `with queue.worker(ask):`, or `worker.run()`.
+        """Return a worker that serves this queue: `with queue.worker(handler):`, or `worker.run()`.
 
         A handler that is a plain function runs on threads of the worker, one for each running job. It cannot be stopped
         there: if its job is cancelled, it runs on, and its answer is dropped. An `async` handler runs on the queue's
         event loop. The queue's gate is an `AsyncLlmGate`. See `AsyncLlmQueue.worker`.
         """
         if self.gate is not None and not iscoroutinefunction(getattr(self.gate, "reserve", None)):
-            raise ConfigError(f"a worker asks an AsyncLlmGate, on an event loop of the queue, not {self.gate!r:.80}")
+            raise ConfigError(f"a worker needs an AsyncLlmGate, on an event loop of the queue, not {self.gate!r:.80}")
         own_pace = pace or Pace()
         threads = None if iscoroutinefunction(handler) else HandlerThreads(handler, own_pace.most)
         guarded = without_exit(threads or handler)
@@ -144,7 +144,7 @@ class LlmQueue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, step: Coroutine[Any, Any, T]) -> T:
+    def execute(self, step: Coroutine[Any, Any, T]) -> T:
         """Run a step on the event loop, and wait for its result; not for the event loop's own thread."""
         try:
             loop = self._running()
@@ -177,8 +177,8 @@ class LlmQueue:
             loop.call_soon_threadsafe(step)
 
     def after_fork(self) -> None:
-        """Start anew in a child process."""
-        self._renew()
+        """Reset the queue in a child process."""
+        self._reset()
 
 
 class ThreadWorker:
@@ -206,19 +206,19 @@ class ThreadWorker:
     def run(self) -> None:
         """Serve until `stop`; a worker that is interrupted puts its jobs back."""
         with self:
-            self._queue.ask(self._ended())
+            self._queue.execute(self._ended())
 
     def stop(self) -> None:
         """Take no more jobs; `run` ends when the running jobs have ended."""
         self._queue.call_soon(self._worker.stop)
 
     def __enter__(self) -> ThreadWorker:
-        self._queue.ask(self._begin())
+        self._queue.execute(self._begin())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self._queue.ask(self._end(at_once=kind is not None))
+            self._queue.execute(self._end(at_once=kind is not None))
         finally:
             if self._threads is not None:
                 self._threads.end()

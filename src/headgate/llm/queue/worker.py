@@ -1,7 +1,7 @@
 """A worker: takes the next job, reserves what it needs at the gate, and runs its handler.
 
-It never polls: it sleeps until a job changes, or until the next promised moment. A job that the gate refuses waits
-until the promised moment, while jobs that their limits admit are served.
+It never polls: it sleeps until a job changes, or until the next promised time. A job that the gate refuses waits
+until the promised time, while jobs that their limits admit are served.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LlmWorker:
         self._stopping = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._begun: asyncio.Future[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
 
     @property
     def running(self) -> int:
@@ -91,8 +91,8 @@ class LlmWorker:
         finally:
             with contextlib.suppress(TimeoutError):  # if the store does not answer, the worker's lease just expires
                 async with asyncio.timeout(5 * PAUSE_S):
-                    if self._begun is not None:
-                        await asyncio.gather(self._begun, return_exceptions=True)
+                    if self._starting is not None:
+                        await asyncio.gather(self._starting, return_exceptions=True)
                     for attempt, _ in self._attempts.values():
                         attempt.stop("ends")
                     await asyncio.gather(*(task for _, task in self._attempts.values()))
@@ -118,7 +118,7 @@ class LlmWorker:
             await self._task
 
     async def _serve(self) -> None:
-        """Take one job and begin it, or sleep until that may be possible."""
+        """Take one job and start it, or sleep until that may be possible."""
         self._changed.clear()
         now_us = self._clock.now_us()
         if len(self._attempts) >= self.pace.width:
@@ -130,15 +130,15 @@ class LlmWorker:
             if isinstance(taken, Nothing):
                 await self._sleep(taken.after_us)
             else:
-                self._begun = asyncio.ensure_future(self._begin(taken))
-                await asyncio.shield(self._begun)  # a taken job is started or put back in any case
+                self._starting = asyncio.ensure_future(self._start_taken(taken))
+                await asyncio.shield(self._starting)  # a taken job is started or put back in any case
 
     async def _sleep(self, duration_us: int | None) -> None:
         """Sleep for `duration_us`, or until there is news."""
         if not self._changed.is_set():
             await wait_for(self._changed, None if duration_us is None else self._clock.let_pass(max(0, duration_us)))
 
-    async def _begin(self, taken: Taken) -> None:
+    async def _start_taken(self, taken: Taken) -> None:
         """Reserve what a job needs, and start it, put it back or end it."""
         if taken.id in self._attempts:  # the store was unreachable for so long that this worker took over its own job
             return
@@ -166,7 +166,7 @@ class LlmWorker:
             await self._park(taken, round(PAUSE_S * US_PER_SECOND))
             return
         except ConflictingId:
-            await self._begin_anew(taken, body)
+            await self._start_renewed(taken, body)
             return
         except Exception as error:  # a body that cannot be counted, a model without a price
             if not isinstance(error, HeadgateError):
@@ -174,8 +174,8 @@ class LlmWorker:
             await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500], tokens=0)
             return
         if lapsed:  # what the dead worker held is charged, but another call may have its place in flight
-            await self._begin_anew(taken, body)
-        elif taken.state == "done" and not call:  # the store has forgotten its hold
+            await self._start_renewed(taken, body)
+        elif taken.state == "done" and not call:  # the store no longer has its hold
             await self._backlog.release(self.name, taken)
         elif taken.state == "done":
             await settle(self._setting, taken, call, json.loads(taken.answer), self._scopes(taken, call))
@@ -194,7 +194,7 @@ class LlmWorker:
             return f"{died}, and it is not tried again"
         return ""
 
-    async def _begin_anew(self, taken: Taken, body: dict[str, Any]) -> None:
+    async def _start_renewed(self, taken: Taken, body: dict[str, Any]) -> None:
         """Continue a job that a dead worker held by another estimate, or whose place in flight is free since.
 
         It is charged once: first the job gets a number for its next hold, then the former hold is ended, then the next
@@ -212,7 +212,7 @@ class LlmWorker:
             return
         renewed = await self._backlog.renew(self.name, taken)
         if renewed is not None:
-            await self._begin(renewed)
+            await self._start_taken(renewed)
 
     async def _end_former(self, taken: Taken) -> None:
         """Give back what the former hold took, unless it is settled: a job has one open hold at a time."""
@@ -240,7 +240,7 @@ class LlmWorker:
     async def _start(self, taken: Taken, call: HeldCall) -> None:
         scopes = self._scopes(taken, call)
         for claim in taken.claims:
-            if claim.scope in scopes and claim.score < taken.score:  # a lane before this one has waited for the limit
+            if claim.scope in scopes and claim.score < taken.score:  # a lane before this one is waiting for the limit
                 if await self._park(taken, claim.after_us, claim.scope, settled=True):
                     await settle_and_wake(self._setting, scopes, call.cancel)
                 return
@@ -270,10 +270,10 @@ class LlmWorker:
                 if not self._attempts:
                     continue
                 try:
-                    gone = await self._backlog.keep(self.name, tuple(self._attempts))
+                    lost_jobs = await self._backlog.keep(self.name, tuple(self._attempts))
                 except StoreError as error:
                     log.warning("a worker could not report that it is alive: %s", error)
                     continue
-                for id, why in gone.items():
+                for id, why in lost_jobs.items():
                     if id in self._attempts:
                         self._attempts[id][0].stop(why)

@@ -1,1 +1,1 @@
-"""What operators and monitoring ask the service: health, readiness, figures."""
+"""The endpoints for operators and monitoring: health, readiness, metrics."""

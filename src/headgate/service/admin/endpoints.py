@@ -1,4 +1,4 @@
-"""Health, readiness and figures."""
+"""Health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from headgate.service.http.problems import problem_response
 
 
 class Admin:
-    """What operators and monitoring ask a service."""
+    """The endpoints for operators and monitoring."""
 
     def __init__(self, gate: AsyncGate, metrics: Metrics, is_draining: Callable[[], bool]) -> None:
         self._gate = gate
         self._metrics = metrics
         self._is_draining = is_draining
 
-    def health(self, request: ServiceRequest, rest: str) -> ServiceResponse:
-        """200, whatever the store does: the process answers."""
+    def health(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
+        """200 as long as the process answers, whatever the state of the store."""
         return ServiceResponse(200, TEXT, b"ok\n")
 
-    async def readiness(self, request: ServiceRequest, rest: str) -> ServiceResponse:
-        """200 where requests can be sent here; raises StoreError where the store does not answer."""
+    async def readiness(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
+        """200 where requests can be sent here, else 503; raises StoreError where the store does not answer."""
         if self._is_draining():
             return problem_response(503, "draining: ask another instance")
         await self._gate.ping()
         return ServiceResponse(200, TEXT, b"ready\n")
 
-    async def figures(self, request: ServiceRequest, rest: str) -> ServiceResponse:
-        """The figures in Prometheus' text format: whatever was answered before they were asked for is in them."""
+    async def figures(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
+        """The figures in Prometheus' text format; they include every request that was answered before this one."""
         if self._metrics.lag_s:
             await asyncio.sleep(self._metrics.lag_s)
         return ServiceResponse(200, CONTENT_TYPE.encode(), self._metrics.exposition())

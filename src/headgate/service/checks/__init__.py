@@ -1,1 +1,1 @@
-"""Checks: what `/v1/check` and forward auth are asked, and how they answer."""
+"""Checks: the requests and responses of `/v1/check`, of holds and of forward auth."""

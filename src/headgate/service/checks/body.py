@@ -33,19 +33,19 @@ _LONGEST_AMOUNT = 64
 
 
 class Check(NamedTuple):
-    """A request to be judged, and its cost."""
+    """A request to be checked, and its cost."""
 
     request: Request | Descriptor
     cost: int | Mapping[str, int | str]
-    """A number, or one for each unit; which units there are is the policy's to say."""
+    """A number, or one for each unit; the policy defines which units there are."""
 
     ruleset: str = ALL_RULES
-    """Only its rules apply; whether there is such a ruleset is the policy's to say, too."""
+    """Only the rules of this ruleset apply; the policy defines which rulesets there are."""
 
 
 REQUEST: Mapping[str, Text | HeaderMap] = {
     "method": Text("GET if it is not there"),
-    "path": Text("with its query or without; / if it is not there", begins="/"),
+    "path": Text("with its query or without; / if it is not there", prefix="/"),
     "headers": HeaderMap("from name to text, or to a list of texts where a header is there several times"),
     "client_ip": Text("the peer's address; if it is not there, the request has none"),
     "host": Text("the header Host if it is not there"),
@@ -117,7 +117,7 @@ def closed(properties: dict[str, Any], required: str) -> dict[str, Any]:
 
 
 def read_body(body: bytes) -> tuple[list[Check], bool]:
-    """The requests of a body, and whether they came as a list; raises BadBody."""
+    """The requests of a body, and whether the body has a list of them; raises BadBody."""
     value = parse_body(body)
     if type(value) is not dict:
         refuse_value("the body", 'a map with "request" or "requests"', value)
@@ -163,23 +163,23 @@ def _read_check(place: str, value: dict[str, Any]) -> Check:
 
 def read_check(place: str, value: dict[str, Any]) -> Check:
     """A request and its cost; `place` is where the request is."""
-    sent = value["request"]
-    if type(sent) is not dict:
-        refuse_value(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', sent)
-    if "entries" in sent:
-        return Check(_read_descriptor(place, sent), _read_cost(place, value))
+    fields = value["request"]
+    if type(fields) is not dict:
+        refuse_value(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', fields)
+    if "entries" in fields:
+        return Check(_read_descriptor(place, fields), _read_cost(place, value))
     arguments: dict[str, Any] = {}
-    for name, given in sent.items():
+    for name, content in fields.items():
         field = REQUEST.get(name)
         if isinstance(field, Text):
-            if type(given) is not str or len(given) > LONGEST_TEXT or not given.startswith(field.begins):
-                field.refuse(f"{place}.{name}", given)
-            arguments[name] = given
+            if type(content) is not str or len(content) > LONGEST_TEXT or not content.startswith(field.prefix):
+                field.refuse(f"{place}.{name}", content)
+            arguments[name] = content
         elif field is None:
             raise no_such_field(place, name, _FIELDS)
         else:
-            arguments[name] = field.read(f"{place}.{name}", given)
-    method = arguments.pop("method", "GET")  # one that a client made up is counted, not refused
+            arguments[name] = field.read(f"{place}.{name}", content)
+    method = arguments.pop("method", "GET")  # an unknown method is counted, not refused
     try:
         request = Request(**arguments)
     except ArgumentError as error:
@@ -188,13 +188,13 @@ def read_check(place: str, value: dict[str, Any]) -> Check:
     return Check(request, _read_cost(place, value))
 
 
-def _read_descriptor(place: str, sent: dict[str, Any]) -> Descriptor:
-    for name in sent:
+def _read_descriptor(place: str, fields: dict[str, Any]) -> Descriptor:
+    for name in fields:
         if name in REQUEST:
             raise BadBody(f'{place}: a descriptor, which "entries" are of, has no {name!r}')
         if name != "entries":
             raise no_such_field(place, name, _FIELDS)
-    return Descriptor(ENTRIES.read(f"{place}.entries", sent["entries"]))
+    return Descriptor(ENTRIES.read(f"{place}.entries", fields["entries"]))
 
 
 def _read_cost(place: str, value: dict[str, Any]) -> int | Mapping[str, int | str]:
@@ -205,7 +205,7 @@ def _read_cost(place: str, value: dict[str, Any]) -> int | Mapping[str, int | st
 
 
 def read_cost(cost: Any) -> int | Mapping[str, int | str]:
-    """A cost as a gate takes it, which knows the units; raises ArgumentError."""
+    """A cost in the form that a gate takes; the gate checks its units. Raises ArgumentError."""
     if type(cost) is not dict:
         if type(cost) is not int:
             refuse_value("a cost", "a whole number, or a map from units to amounts", cost)
@@ -234,21 +234,21 @@ def parse_body(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise BadBody(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from None
     except json.JSONDecodeError as error:
-        told = f"{error.msg[:1].lower()}{error.msg[1:]}".removesuffix(" at").removesuffix(" starting")
+        reason = f"{error.msg[:1].lower()}{error.msg[1:]}".removesuffix(" at").removesuffix(" starting")
         place = len(error.doc[: error.pos].encode()) + (len(BOM_UTF8) if body.startswith(BOM_UTF8) else 0)
-        raise BadBody(f"the body is not JSON: {told} at byte {place}") from None
+        raise BadBody(f"the body is not JSON: {reason} at byte {place}") from None
     except BadBody:
         raise
     except ValueError:
         raise BadBody("the body has a number of more digits than any that can be used") from None
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         names = [name for name, _ in pairs]
-        doubled = next(name for name in names if names.count(name) > 1)
-        raise BadBody(f"the field {doubled[:60]!r} is given twice")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise BadBody(f"the field {repeated[:60]!r} is given twice")
     return value
 
 
@@ -256,4 +256,4 @@ def _no_constant(name: str) -> NoReturn:
     raise BadBody(f"{name} is no JSON number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_fields, parse_constant=_no_constant)

@@ -1,4 +1,4 @@
-"""Fields of the bodies of checks: what each takes, its JSON Schema, and what is said of any other value."""
+"""Fields of the bodies of checks: the values that each takes, its JSON Schema, and the error for any other value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLOAT = "a number with a fraction or an exponent"
 
 
 class BadBody(ArgumentError):
-    """A body that cannot be used; the text names the place, the value and what would be right."""
+    """A body that cannot be used; the message names the place, the value and what would be right."""
 
     code: ClassVar[str] = "body"
 
@@ -23,22 +23,22 @@ class Text(NamedTuple):
     """A field that is text."""
 
     about: str
-    begins: str = ""
+    prefix: str = ""
 
     def schema(self) -> dict[str, Any]:
         """The field's JSON Schema."""
-        pattern = {"pattern": f"^{self.begins}"} if self.begins else {}
+        pattern = {"pattern": f"^{self.prefix}"} if self.prefix else {}
         return {"type": "string", "maxLength": LONGEST_TEXT, **pattern, "description": self.about}
 
     def refuse(self, place: str, value: object) -> NoReturn:
-        """Say what is wrong with a value."""
+        """Raise BadBody for a value that is no such text."""
         if isinstance(value, str) and len(value) <= LONGEST_TEXT:
-            refuse_value(place, f'a path that begins with "{self.begins}"', value)
+            refuse_value(place, f'a path that begins with "{self.prefix}"', value)
         refuse_value(place, f"text of at most {LONGEST_TEXT} characters", value)
 
 
 class HeaderMap(NamedTuple):
-    """A field that is a map from name to text, or to a list of texts where a header is there several times."""
+    """A field that is a map from name to text, or to a list of texts where a header occurs several times."""
 
     about: str
 
@@ -53,7 +53,7 @@ class HeaderMap(NamedTuple):
         }
 
     def read(self, place: str, value: Any) -> Mapping[str, str] | Iterable[tuple[str, str]]:
-        """The headers, as a `Request` takes them."""
+        """The headers in the form that a `Request` takes; raises BadBody."""
         if type(value) is not dict or len(value) > _MOST_HEADERS:
             refuse_value(place, f"a map of at most {_MOST_HEADERS} headers", value)
         for text in value.values():
@@ -72,7 +72,7 @@ class HeaderMap(NamedTuple):
 
 
 class EntryList(NamedTuple):
-    """A field that is a list of a descriptor's entries; as in protobuf's JSON, a value that is not there is empty."""
+    """A field that is a list of a descriptor's entries; as in protobuf's JSON, an absent value is empty."""
 
     about: str
 
@@ -94,7 +94,7 @@ class EntryList(NamedTuple):
         }
 
     def read(self, place: str, value: Any) -> list[tuple[str, str]]:
-        """The entries, as a `Descriptor` takes them."""
+        """The entries in the form that a `Descriptor` takes; raises BadBody."""
         if type(value) is not list or not 1 <= len(value) <= MOST_ENTRIES:
             refuse_value(place, f"a list of 1 to {MOST_ENTRIES} entries", value)
         return [self._read_entry(f"{place}[{index}]", entry) for index, entry in enumerate(value)]
@@ -112,16 +112,16 @@ class EntryList(NamedTuple):
         return entry["key"], entry.get("value", "")
 
 
-def no_such_field(place: str, name: str, known: Iterable[str]) -> BadBody:
-    """What is said of a field that is none."""
-    at = f"{place}: " if place else ""
-    return BadBody(f"{at}no such field {name[:60]!r}; there are {', '.join(known)}")
+def no_such_field(place: str, name: str, fields: Iterable[str]) -> BadBody:
+    """The error for a field that does not exist; `fields` are those that do."""
+    prefix = f"{place}: " if place else ""
+    return BadBody(f"{prefix}no such field {name[:60]!r}; there are {', '.join(fields)}")
 
 
-def refuse_value(place: str, wanted: str, value: object) -> NoReturn:
+def refuse_value(place: str, expected: str, value: object) -> NoReturn:
     """Raise BadBody for a value at a place, with its kind and what would be right."""
-    kind = {dict: "a map", str: "text", bool: "true or false", type(None): "null", float: _FLOAT}
-    seen = kind.get(type(value), "a number")
+    kinds = {dict: "a map", str: "text", bool: "true or false", type(None): "null", float: _FLOAT}
+    kind = kinds.get(type(value), "a number")
     if isinstance(value, list):
-        seen = f"a list of {len(value)}"
-    raise BadBody(f"{place} must be {wanted}, not {seen}")
+        kind = f"a list of {len(value)}"
+    raise BadBody(f"{place} must be {expected}, not {kind}")

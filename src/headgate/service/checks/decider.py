@@ -1,4 +1,4 @@
-"""Asks the gate, and publishes each decision with the time it took."""
+"""Has the gate decide, and publishes each decision with the time it took."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Written = TypeVar("Written")
 
 
 class Decider:
-    """Decides for a gate; what is made of each decision is up to the caller."""
+    """Decides with a gate; the caller turns each decision into a response."""
 
     def __init__(self, gate: AsyncGate, events: Events) -> None:
         self.gate = gate
         self._events = events
-        self._see_policy()
-        gate.reloaded.append(self._see_policy)
+        self._read_policy()
+        gate.reloaded.append(self._read_policy)
 
-    def _see_policy(self) -> None:
+    def _read_policy(self) -> None:
         self.waits = self.gate.policy.waits
         """Whether requests may wait in line, under the policy in force."""
 
         self._units = self.gate.policy.units
 
-    def lacks(self, ruleset: str) -> str | None:
-        """What is said of a ruleset that the policy does not have."""
+    def missing_ruleset_message(self, ruleset: str) -> str | None:
+        """The error message for a ruleset that the policy does not have; None for one that it has."""
         rulesets = self.gate.policy.rulesets
         if ruleset in rulesets:
             return None
@@ -55,13 +55,13 @@ class Decider:
     def decide(
         self, request: Request | Descriptor, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
     ) -> Written | Awaitable[Written]:
-        """What `write` makes of the decision for a request; an awaitable of it where the store waits for I/O."""
+        """The result of `write` for the decision on a request; an awaitable of it where the store waits for I/O."""
         events = self._events
         start_s = perf_counter() if events.subscribers else 0.0
         try:
             decision = self.gate.ask(request, cost, ruleset=ruleset)
         except ArgumentError as error:
-            decision = self._look(request, cost, ruleset, error)
+            decision = self._peek_in_flight(request, cost, ruleset, error)
         if not isinstance(decision, Decision):
             return self._decide_later(decision, start_s, request, cost, write, ruleset)
         if events.subscribers:
@@ -75,7 +75,7 @@ class Decider:
         write: Callable[[Decision], ServiceResponse],
         ruleset: str,
     ) -> Reply:
-        """`decide`, in line where rules let requests wait, for a client that waits for the answer."""
+        """`decide`, waiting in line where rules let requests wait, for a client that waits for the response."""
         if not self.waits:
             return self.decide(request, cost, write, ruleset)
         departure = Departure()
@@ -92,7 +92,7 @@ class Decider:
         remember: float | None,
         departure: Departure,
     ) -> AsyncReservation:
-        """Hold a request, in line where rules say so; see `Gate.acquire`."""
+        """Hold a request, waiting in line where rules let it; see `Gate.acquire`."""
         start_s = perf_counter()
         held = await self.gate.acquire(request, cost, lease=lease, id=id, remember=remember, departure=departure)
         if self._events.subscribers:
@@ -111,17 +111,17 @@ class Decider:
         try:
             decision = await awaited
         except ArgumentError as error:
-            decision = await self._look(request, cost, ruleset, error)
+            decision = await self._peek_in_flight(request, cost, ruleset, error)
         if self._events.subscribers:
             self._events.publish(DecisionEvent(decision, perf_counter() - start_s, request, ruleset))
         return write(decision)
 
-    def _look(
+    def _peek_in_flight(
         self, request: Request | Descriptor, cost: Cost, ruleset: str, error: ArgumentError
     ) -> Awaitable[Decision]:
-        """Where an error says that a check of what is in flight would never end: a cost of 0 only looks.
+        """The decision on a cost of 0, which charges nothing, where an error says that requests in flight need a hold.
 
-        Raises the error for any other cost, with the endpoints that hold.
+        Raises any other error; for any other cost raises the error with the endpoints that hold.
         """
         if "in flight" not in str(error) or not self.gate.policy.in_flight:
             raise error

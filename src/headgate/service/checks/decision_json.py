@@ -1,4 +1,4 @@
-"""A decision as JSON, as `/v1/check` answers it."""
+"""A decision as JSON, as in the response of `/v1/check`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.http.refusal import headers_of
 
 
 class _BaseUnits(dict[str, str]):
-    """`base_unit` of units that were met before: the limits of a policy have few."""
+    """A cache of `base_unit`: the limits of a policy have few units."""
 
     def __missing__(self, unit: str) -> str:
         self[unit] = base_unit(unit)
@@ -31,10 +31,10 @@ def write_decision(decision: Decision) -> str:
 
 
 def python_decision_json(decision: Decision) -> str:
-    """`write_decision` as Python writes it.
+    """`write_decision` in Python.
 
-    Its parts are put together here: the encoder of the standard library takes as long as everything else that is
-    done for a request.
+    The text is put together from its parts: the encoder of the standard library takes as long as all other work for a
+    request.
     """
     reading = decision.binding
     if reading is None:

@@ -1,4 +1,4 @@
-"""`/check/…` and `/check-403/…`: a gateway asks about the request that it has at hand.
+"""`/check/…` and `/check-403/…`: checks of the request that a gateway is handling.
 
 See docs/service.md#forward-auth.
 """
@@ -17,23 +17,23 @@ from headgate.service.http.problems import failure_response, problem_response
 
 
 class ForwardAuth:
-    """Judges the request that asks, or that its headers describe."""
+    """Decides about the request itself, or about the one that its headers describe."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
 
-    def check(self, request: ServiceRequest, rest: str) -> Reply:
-        """200, 429 or 503. `rest` is the ruleset, and after a slash the path of a request whose headers lack it."""
-        ruleset, _, path = rest.partition("/")
-        if (lacking := self._decider.lacks(ruleset)) is not None:
-            return problem_response(404, lacking)
+    def check(self, request: ServiceRequest, suffix: str) -> Reply:
+        """200, 429 or 503. `suffix` is the ruleset, and after a slash the path of a request whose headers lack it."""
+        ruleset, _, path = suffix.partition("/")
+        if (message := self._decider.missing_ruleset_message(ruleset)) is not None:
+            return problem_response(404, message)
         forwarded = forwarded_request(request.method, request.peer, f"/{path}", request.headers)
         return self._decider.decide_in_line(forwarded, 1, response_of, ruleset)
 
-    def check_403(self, request: ServiceRequest, rest: str) -> Reply:
-        """`check` for nginx, which passes on 403 alone, and has no use for a body."""
+    def check_403(self, request: ServiceRequest, suffix: str) -> Reply:
+        """`check` for nginx, which passes on 403 alone, and does not read a body."""
         try:
-            reply = self.check(request, rest)
+            reply = self.check(request, suffix)
         except Exception as error:
             return _without_body(failure_response(error))
         if isinstance(reply, ServiceResponse):
@@ -55,7 +55,7 @@ def response_of(decision: Decision) -> ServiceResponse:
 
 
 def _without_body(response: ServiceResponse) -> ServiceResponse:
-    """With the problem in a field: nginx does not read a body here, so with one it would close the connection."""
+    """The response with its problem in a field: nginx does not read a body here, and would close the connection."""
     if response.status == 200:
         return response
     status = 403 if response.status == 429 else response.status

@@ -1,4 +1,4 @@
-"""The bodies of `/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend`; errors name the place and what is right."""
+"""The bodies of `/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend`; errors name the place and what is valid."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LEASE = {
 }
 
 
-class Reserving(NamedTuple):
-    """A request that is to be held."""
+class ReserveBody(NamedTuple):
+    """The body of `/v1/reserve`: a request to be held."""
 
     request: Request | Descriptor
     cost: Cost
@@ -35,22 +35,22 @@ class Reserving(NamedTuple):
     remember: float | None
 
 
-class Extending(NamedTuple):
-    """A hold whose lease is to end later."""
+class ExtendBody(NamedTuple):
+    """The body of `/v1/extend`: a hold whose lease is to end later."""
 
     id: str
     lease: float
     more: Cost
 
 
-def read_reserve(body: bytes) -> Reserving:
-    """What the body of `/v1/reserve` asks for; raises BadBody."""
+def read_reserve(body: bytes) -> ReserveBody:
+    """Read the body of `/v1/reserve`; raises BadBody."""
     value = _map(body, _RESERVE, "request")
     check = read_check("request", value)
     name = value.get("id")
     if name is not None and type(name) is not str:
         refuse_value("id", "text", name)
-    return Reserving(check.request, check.cost, _seconds(value, "lease", LEASE_S), name, _seconds(value, "remember"))
+    return ReserveBody(check.request, check.cost, _seconds(value, "lease", LEASE_S), name, _seconds(value, "remember"))
 
 
 def read_commit(body: bytes) -> tuple[str, Cost | None]:
@@ -64,10 +64,10 @@ def read_cancel(body: bytes) -> str:
     return _id(_map(body, ("id",), "id"))
 
 
-def read_extend(body: bytes) -> Extending:
-    """What the body of `/v1/extend` asks for; raises BadBody."""
+def read_extend(body: bytes) -> ExtendBody:
+    """Read the body of `/v1/extend`; raises BadBody."""
     value = _map(body, ("id", "lease", "more"), "id")
-    return Extending(_id(value), _seconds(value, "lease", LEASE_S), _amount(value, "more") if "more" in value else 0)
+    return ExtendBody(_id(value), _seconds(value, "lease", LEASE_S), _amount(value, "more") if "more" in value else 0)
 
 
 def holds_schema() -> dict[str, Any]:
@@ -96,31 +96,31 @@ def holds_schema() -> dict[str, Any]:
     }
 
 
-def _map(body: bytes, known: tuple[str, ...], needed: str) -> dict[str, Any]:
+def _map(body: bytes, names: tuple[str, ...], needed: str) -> dict[str, Any]:
     value: Any = parse_body(body)
     if type(value) is not dict:
         refuse_value("the body", f'a map with "{needed}"', value)
     for name in value:
-        if name not in known:
-            raise no_such_field("", name, known)
+        if name not in names:
+            raise no_such_field("", name, names)
     if needed not in value:
         raise BadBody(f'"{needed}" is missing')
-    found: dict[str, Any] = value
-    return found
+    fields: dict[str, Any] = value
+    return fields
 
 
 def _id(value: Mapping[str, Any]) -> str:
-    given = value["id"]
-    if type(given) is not str:
-        refuse_value("id", "text, as the answer to /v1/reserve has it", given)
-    return str(given)
+    content = value["id"]
+    if type(content) is not str:
+        refuse_value("id", "text, as the answer to /v1/reserve has it", content)
+    return str(content)
 
 
 def _seconds(value: Mapping[str, Any], name: str, usual: float | None = None) -> Any:
-    given = value.get(name, usual)
-    if given is not None and type(given) not in (int, float):
-        refuse_value(name, "a number of seconds", given)
-    return usual if given is None else given
+    seconds = value.get(name, usual)
+    if seconds is not None and type(seconds) not in (int, float):
+        refuse_value(name, "a number of seconds", seconds)
+    return usual if seconds is None else seconds
 
 
 def _amount(value: Mapping[str, Any], name: str) -> Cost:

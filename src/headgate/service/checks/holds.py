@@ -1,7 +1,7 @@
 """`/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend`: requests that are held, and settled later.
 
-The status is 200 for whatever came of it, as for a check, but 404 for a hold that is not known (any more), and 409 for
-an id that is another hold's.
+The status is 200 for any outcome, as for a check, but 404 for a hold that is not known (any more), and 409 for an id
+that belongs to another hold.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ class Holds:
         self._decider = decider
         self._gate = decider.gate
 
-    def reserve(self, request: ServiceRequest, rest: str) -> Reply:
-        """200 with the decision, and the id of what is held; raises BadBody and ConflictingId."""
+    def reserve(self, request: ServiceRequest, suffix: str) -> Reply:
+        """200 with the decision and the id of the hold; raises BadBody and ConflictingId."""
         departure = Departure()
         return WaitingReply(self._reserve(request, departure), departure.leave)
 
     async def _reserve(self, request: ServiceRequest, departure: Departure) -> ServiceResponse:
-        asked, cost, lease, id, remember = read_reserve(request.body)
+        subject, cost, lease, id, remember = read_reserve(request.body)
         self._decider.check_units(cost)
-        held = await self._decider.reserve(asked, cost, lease, id, remember, departure)
-        told = {"id": held.id if held else None, "repeated": held.repeated}
-        text = f"{write_decision(held.decision)[:-1]}, {json.dumps(told)[1:]}"
+        held = await self._decider.reserve(subject, cost, lease, id, remember, departure)
+        hold = {"id": held.id if held else None, "repeated": held.repeated}
+        text = f"{write_decision(held.decision)[:-1]}, {json.dumps(hold)[1:]}"
         return ServiceResponse(200, JSON, text.encode())
 
-    async def commit(self, request: ServiceRequest, rest: str) -> ServiceResponse:
-        """200 with what counts, 404 for a hold that is unknown; raises BadBody."""
+    async def commit(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
+        """200 with the amounts that count, 404 for a hold that is unknown; raises BadBody."""
         return await self._settle(*read_commit(request.body))
 
-    async def cancel(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+    async def cancel(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
         """`commit` of nothing."""
         return await self._settle(read_cancel(request.body), 0)
 
-    async def extend(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+    async def extend(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
         """200 with the outcome, 404 for a hold that is unknown; raises BadBody."""
         id, lease, more = read_extend(request.body)
         extension = await self._gate.extend(id, lease, more)
@@ -70,15 +70,15 @@ class Holds:
         return _json({"outcome": settlement.outcome, "actuals": actuals, "degraded": settlement.degraded})
 
 
-def schema(request: ServiceRequest, rest: str) -> ServiceResponse:
+def schema(request: ServiceRequest, suffix: str) -> ServiceResponse:
     """The JSON Schema of the bodies."""
     return ServiceResponse(200, JSON, _SCHEMA)
 
 
 def _actuals(id: str, settlement: Settlement) -> list[dict[str, object]]:
-    """What counts of each rule and unit of a hold, in their order; of money in billionths.
+    """The amount that counts for each rule and unit of a hold, in their order; money is in billionths.
 
-    Raises ArgumentError for an id that says other groups than its hold, which is settled already.
+    Raises ArgumentError for an id that names other groups than its hold has, which is settled already.
     """
     actuals = settlement.actuals or ()
     units = read_held(id)[1].units or (REQUESTS,) * len(actuals)

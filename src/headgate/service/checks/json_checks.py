@@ -15,36 +15,36 @@ from headgate.service.http.messages import JSON, Reply, ServiceRequest, ServiceR
 from headgate.service.http.problems import failure_response, problem_response
 
 _AT_ONCE = 100
-"""So many requests of one body are before the store together; each has the whole of the store's deadline."""
+"""How many requests of one body the store decides at the same time; each has the store's full deadline."""
 
 _SCHEMA = (json.dumps(body_schema(), indent=2) + "\n").encode()
 
 
 class JsonChecks:
-    """Judges the requests that a body describes."""
+    """Decides about the requests that a body describes."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
 
-    def check(self, request: ServiceRequest, rest: str) -> Reply:
-        """200 with what was decided, after a wait where rules say so, but not for several; raises BadBody.
+    def check(self, request: ServiceRequest, suffix: str) -> Reply:
+        """200 with the decisions; a single request may wait in line first, where rules let it. Raises BadBody.
 
-        404 where one of them is to be judged by a ruleset that is none. Nothing is charged then.
+        404 where one of the requests names a ruleset that does not exist. Nothing is charged then.
         """
         checks, several = read_body(request.body)
         for place, check in enumerate(checks):
-            if (lacking := self._decider.lacks(check.ruleset)) is not None:
-                return problem_response(404, f"requests[{place}]: {lacking}" if several else lacking)
+            if (message := self._decider.missing_ruleset_message(check.ruleset)) is not None:
+                return problem_response(404, f"requests[{place}]: {message}" if several else message)
         if several:
             for place, check in enumerate(checks):
                 self._decider.check_units(check.cost, f"requests[{place}]: ")
             return self._check_several(checks)
         self._decider.check_units(checks[0].cost)
-        judged, cost, ruleset = checks[0]
-        return self._decider.decide_in_line(judged, cost, _response_of, ruleset)
+        request_to_check, cost, ruleset = checks[0]
+        return self._decider.decide_in_line(request_to_check, cost, _response_of, ruleset)
 
     async def _check_several(self, checks: Sequence[Check]) -> ServiceResponse:
-        """Judge several requests, each by itself. What the store is asked for travels together, in their order."""
+        """Decide about several requests, each by itself; the calls to the store travel together, in their order."""
         written: list[str] = []
         for first in range(0, len(checks), _AT_ONCE):
             some = [self._write(check) for check in checks[first : first + _AT_ONCE]]
@@ -52,14 +52,14 @@ class JsonChecks:
         return ServiceResponse(200, JSON, f'{{"decisions": [{", ".join(written)}]}}'.encode())
 
     async def _write(self, check: Check) -> str:
-        """A decision as JSON, or what went wrong with this request alone: others were charged already."""
+        """A decision as JSON, or the error of this request alone: others were charged already."""
         try:
             return await answered(self._decider.decide(check.request, check.cost, write_decision, check.ruleset))
         except Exception as error:
             return f'{{"error": {failure_response(error).body.decode()}}}'
 
 
-def schema(request: ServiceRequest, rest: str) -> ServiceResponse:
+def schema(request: ServiceRequest, suffix: str) -> ServiceResponse:
     """The JSON Schema of the bodies."""
     return ServiceResponse(200, JSON, _SCHEMA)
 

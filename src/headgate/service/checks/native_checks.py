@@ -1,6 +1,6 @@
-"""Checks that the native core answers by itself, for a gate; what only Python can answer is left to Python.
+"""Checks that the native core answers by itself, for a gate; those that only Python can answer are left to Python.
 
-`rust/checks` gives the answers of this room in the same bytes; `tests/laws/test_native_checks.py` holds both together.
+`rust/checks` gives the same responses in the same bytes; `tests/laws/test_native_checks.py` compares the two.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from headgate.policy.compiled import Policy, Rule
 from headgate.policy.gate import AsyncGate, Gate
 
 _LARGEST_WINDOW_US = 1 << 62
-"""What overflows the native writer's numbers is left to Python."""
+"""Python handles limits that would overflow the native writer's numbers."""
 
 
-class ToldLimit(NamedTuple):
-    """A limit, and what answers about it are written from."""
+class LimitTexts(NamedTuple):
+    """A limit, and the texts that responses about it are written from."""
 
     definition: NamedLimit
     form: Form
@@ -39,11 +39,11 @@ def native_checks(gate: Gate | AsyncGate, tally: Any) -> Any:
     if core.native is None or table is None:
         return None
     policy = gate.policy
-    return core.native.Checks.of(policy, _rules(policy), _money(policy), table, _own_clock(gate), tally)
+    return core.native.Checks.of(policy, _rules(policy), _money(policy), table, _given_clock(gate), tally)
 
 
 def late_checks(gate: AsyncGate, queue: Any, tally: Any) -> Any:
-    """`native_checks` on a store that is waited for: what they ask is in `queue`, a `CheckQueue`, until it is decided.
+    """`native_checks` on a store that waits for I/O: checks are in `queue`, a `CheckQueue`, until they are decided.
 
     None for a policy with a function of Python.
     """
@@ -52,7 +52,7 @@ def late_checks(gate: AsyncGate, queue: Any, tally: Any) -> Any:
     return core.native.LateChecks.of(policy, _rules(policy), _money(policy), gate.resolver, queue, tally)
 
 
-def _rules(policy: Policy) -> list[tuple[bool, list[tuple[str, list[ToldLimit] | None]]]]:
+def _rules(policy: Policy) -> list[tuple[bool, list[tuple[str, list[LimitTexts] | None]]]]:
     return [(_waits(rule, waits=policy.waits), _tiers(rule)) for rule in policy.rules]
 
 
@@ -61,24 +61,24 @@ def _money(policy: Policy) -> list[bool]:
 
 
 def _waits(rule: Rule, *, waits: bool) -> bool:
-    """Whether a request of a rule that is asked about alone may wait, or is refused as it would have to be held."""
+    """Whether a single request under a rule may wait, or is refused because it would have to be held."""
     return bool(rule.wait_us) or (waits and rule.in_flight)
 
 
-def _tiers(rule: Rule) -> list[tuple[str, list[ToldLimit] | None]]:
-    return [(tier, _told(limits)) for tier, limits in rule.limits.items()]
+def _tiers(rule: Rule) -> list[tuple[str, list[LimitTexts] | None]]:
+    return [(tier, _texts_of(limits)) for tier, limits in rule.limits.items()]
 
 
-def _told(limits: tuple[NamedLimit, ...]) -> list[ToldLimit] | None:
+def _texts_of(limits: tuple[NamedLimit, ...]) -> list[LimitTexts] | None:
     if any(named.limit.window_us >= _LARGEST_WINDOW_US for named in limits):
         return None
     return [
-        ToldLimit(named, form_of(named), str(named.limit), base_unit(named.limit.of), policy_item_of(named))
+        LimitTexts(named, form_of(named), str(named.limit), base_unit(named.limit.of), policy_item_of(named))
         for named in limits
     ]
 
 
-def _own_clock(gate: Gate | AsyncGate) -> Clock | None:
+def _given_clock(gate: Gate | AsyncGate) -> Clock | None:
     """The clock that was given to a gate; None where it is the store's own, which the native core reads by itself."""
     clock = gate.clock
     return None if clock is None or isinstance(clock, SystemClock) or clock is gate.store.clock else clock

@@ -1,1 +1,1 @@
-"""HTTP/1.1 as the service speaks it: connections and their bounds, requests and responses, listening sockets."""
+"""The service's HTTP/1.1 server: connections and their bounds, requests and responses."""

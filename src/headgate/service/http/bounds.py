@@ -1,4 +1,4 @@
-"""What one client can make the service hold and wait for, and how many connections a process has room for."""
+"""Bounds of what one client can make the service hold and wait for, and of the connections of a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.errors import ConfigError
 log = logging.getLogger("headgate")
 
 _OTHER_DESCRIPTORS = 64
-"""What a process has open beside its connections, at the most: files, pipes, connections to a store."""
+"""The most descriptors that a process has open beside its connections: files, pipes, connections to a store."""
 
 
 class Bounds(NamedTuple):
@@ -20,7 +20,7 @@ class Bounds(NamedTuple):
 
     connections: int = 8192
     held_bytes: int = 64 << 20
-    """Of requests that have not come whole, and of responses that are not read, on all connections."""
+    """Of incomplete requests and of unread responses, on all connections."""
 
     head_bytes: int = 64 << 10
     """The request line and all header fields."""
@@ -30,34 +30,34 @@ class Bounds(NamedTuple):
     body_bytes: int = 1 << 20
     head_s: float = 10.0
     body_s: float = 30.0
-    """A body that comes steadily may take longer."""
+    """A body that arrives steadily may take longer."""
 
     take_s: float = 30.0
     """How long a client may take to read its response."""
 
     idle_s: float = 180.0
-    """Longer than gateways keep a connection that they do not use: they close it first, and never meet a closed one."""
+    """Longer than gateways keep an idle connection: they close it first, and never send on a closed one."""
 
 
-def within_descriptors(bounds: Bounds, *, passed_on: int = 0, beside: int = 0) -> Bounds:
-    """The bounds, with no more connections than this process and those it forks may each have descriptors for.
+def within_descriptors(bounds: Bounds, *, passed_on: int = 0, extra: int = 0) -> Bounds:
+    """The bounds, with no more connections than this process and each that it forks has descriptors for.
 
-    `passed_on` are requests that take two more at one time, those of a connection within the process; `beside` are
-    taken by what a process does not always have.
+    `passed_on` is the number of requests at one time that take two more descriptors, for a connection within the
+    process; `extra` is the number of descriptors for parts that not every process has.
     Raises the soft limit on descriptors where it may. Raises ConfigError where too few are left to serve at all.
     """
     connections = bounds.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others = _OTHER_DESCRIPTORS + beside
-    wanted = connections + 2 * min(connections, passed_on) + others
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    reserved = _OTHER_DESCRIPTORS + extra
+    needed = connections + 2 * min(connections, passed_on) + reserved
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = min(connections, max(soft - others - 2 * passed_on, (soft - others) // 3 if passed_on else 0))
+    most = min(connections, max(soft - reserved - 2 * passed_on, (soft - reserved) // 3 if passed_on else 0))
     if most < 1:
-        raise ConfigError(f"ulimit -n: {soft} descriptors are too few to serve; let it have {wanted}")
+        raise ConfigError(f"ulimit -n: {soft} descriptors are too few to serve; let it have {needed}")
     if most < connections:
         log.warning("at most %d connections of each process, for lack of descriptors (ulimit -n)", most)
     return bounds._replace(connections=most)

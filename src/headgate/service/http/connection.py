@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: in which order pipelined requests are answered, and when it ends.
 
-What is read is bounded by `request_reader`; here, how long the client may take, and what it may make the service
-answer ahead. The connection ends itself, or `Connections` end it. See docs/decisions/0032-connections.md.
+`request_reader` bounds what is read. This module bounds how long the client may take, and how many requests are
+answered ahead. The connection ends itself, or `Connections` ends it. See docs/decisions/0032-connections.md.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from headgate.service.http.connections import Connections
 
 _SLICE = 4096
-"""So many bytes are parsed at once: what is asked for in one turn of the event loop is bounded by it."""
+"""Bytes that are parsed at once; it bounds the work of one turn of the event loop."""
 
 _LINGER_S = 2.0
-"""How long what a client still sends is thrown away, so that it reads the response before the connection is reset."""
+"""How long further data is read and discarded, so that the client reads the response before a reset."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `due` is when its client has taken too long, by the event loop's clock."""
+    """One connection. `due` is the time, on the event loop's clock, at which its client has taken too long."""
 
     def __init__(self, connections: Connections, loop: asyncio.AbstractEventLoop) -> None:
         self._connections = connections
@@ -34,58 +34,58 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._pending: asyncio.Future[ServiceResponse] | None = None
         self._waiting: WaitingReply | None = None
-        """The reply that is pending, if its request may wait in line."""
+        """The pending reply, if its request may wait in line."""
 
         self._queue: deque[tuple[ServiceRequest, Persistence]] = deque()
-        """Requests that have come and are answered after the one that is pending."""
+        """Requests that are answered after the pending one."""
 
         self._unfed = b""
-        """What has come behind requests that are answered first."""
+        """Data that arrived behind requests that are answered first."""
 
         self._last: ServiceResponse | None = None
-        """The response to a request that is not read further, when all before it are answered."""
+        """The response to a request that is not read further; sent once all requests before it are answered."""
 
         self._reads = True
-        """Whether what comes is read; if not, it is thrown away."""
+        """Whether incoming data is read; if not, it is discarded."""
 
         self._lingers = False
-        """All is answered, and the client was told that no more comes."""
+        """Whether everything is answered, and the sending side is closed."""
 
         self._paused = False
         self._stuck = False
-        """The client does not take its responses."""
+        """Whether the client does not read its responses."""
 
         self.served = 0
         """How many requests were answered."""
 
         self._waits_for: tuple[int, int] | None = None
-        """In which phase of which request it waits for its client; None while it does not."""
+        """(phase, number of the request) in which the connection waits for its client; None while it does not."""
 
         self._written = 0
         """The size of the response that was written last, in bytes."""
 
         self._unread = 0
-        """Bytes that are kept of responses that the client does not take, as of when it began not to."""
+        """Bytes of responses in memory that the client does not read, at the time when it stopped reading."""
 
         self.held = 0
         self.due = 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has begun on it that could be finished."""
+        """Whether no request has begun on it that could be finished."""
         return self._lingers or not (self._reader.has_begun or self._is_busy)
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the system has not taken all of its responses yet."""
+        """Whether the operating system has not taken all of its responses yet."""
         return self._transport.get_write_buffer_size() > 0
 
     @property
     def _is_busy(self) -> bool:
-        """Whether something is to be answered before more is read."""
+        """Whether a request must be answered, or a response sent, before more is read."""
         return self._pending is not None or self._stuck or bool(self._queue)
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         self._unfed = b""
         self._hold(0)
-        self.wait_in_line_no_longer()
+        self.stop_waiting()
 
     def data_received(self, data: bytes) -> None:
         if not self._reads:
@@ -123,15 +123,15 @@ class Connection(asyncio.Protocol):
         self._wait()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it has asked is still answered, but waits in line no longer."""
+        """The client sends no more. Its requests are still answered, but no longer wait in line."""
         self._reads = False
-        self.wait_in_line_no_longer()
+        self.stop_waiting()
         return self._is_busy and not self._lingers
 
     def pause_writing(self) -> None:
         self._stuck = True
         self._wait_until(self._bounds.take_s)
-        # Event loops keep the whole of what they were given until the last byte is taken, and tell what is left of it.
+        # Event loops keep the whole buffer until its last byte is sent, but report only the size of the rest.
         self._unread = max(self._written, self._transport.get_write_buffer_size())
         self._hold(self._reader.held_bytes + self._unread)
 
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._waits_for = None
         self._go_on()
 
-    # What `Connections` calls.
+    # Called by `Connections`.
 
     def expire(self, now: float) -> None:
         """The client has taken too long."""
@@ -173,58 +173,58 @@ class Connection(asyncio.Protocol):
             self._refuse(503, "too many connections are open, and this one has waited longest for its client")
             self._close()
 
-    def wait_in_line_no_longer(self) -> None:
-        """Refuse what waits in line: the client is gone, as far as can be seen, or the process ends."""
+    def stop_waiting(self) -> None:
+        """Refuse the request that waits in line: the client seems to be gone, or the process ends."""
         if self._waiting is not None:
             self._waiting.leave()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Close the connection at once, without sending what is buffered."""
         self._transport.abort()
         self.connection_lost(None)
 
     # Reading and answering.
 
     def _feed(self, data: bytes) -> None:
-        """Read what has come, until something is to be answered first."""
+        """Parse received data, until a request must be answered first."""
         reader = self._reader
         try:
             if len(data) <= _SLICE:
                 reader.feed(data)
                 if reader.expects_continue:
-                    self._tell_to_continue()
+                    self._send_continue()
             else:
                 self._feed_in_slices(data)
         except RequestRefused as refused:
-            if self._reads:  # else it stands behind the last request
+            if self._reads:  # else it follows the last request
                 self._refuse(refused.status, str(refused))
         if (held := reader.held_bytes + self._unread) != self.held:
             self._hold(held)
 
     def _feed_in_slices(self, data: bytes) -> None:
-        """Read much of it; after some requests other connections have their turn."""
+        """Parse much data; after some requests other connections get their turn."""
         view = memoryview(data)
         for start in range(0, len(data), _SLICE):
-            begun = self.served
+            served_before = self.served
             self._reader.feed(view[start : start + _SLICE])
-            self._tell_to_continue()
+            self._send_continue()
             if not self._reads:
                 return
-            if start + _SLICE < len(data) and (self._is_busy or self.served > begun):
+            if start + _SLICE < len(data) and (self._is_busy or self.served > served_before):
                 self._unfed = data[start + _SLICE :]
                 self._pause()
                 if not self._is_busy:
                     self._loop.call_soon(self._go_on)
                 return
 
-    def _tell_to_continue(self) -> None:
-        """Ask a client for the body that it holds back, unless something is to be answered first."""
+    def _send_continue(self) -> None:
+        """Send `100 Continue` to a client that holds its body back, unless a request must be answered first."""
         if self._reader.awaits_continue and not self._is_busy:
             self._reader.expects_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _receive(self, request: ServiceRequest, persistence: Persistence) -> None:
-        """Answer a request that has come, or queue it."""
+        """Answer a request, or queue it."""
         if not self._reads:
             return
         self._reads = bool(persistence)
@@ -242,9 +242,9 @@ class Connection(asyncio.Protocol):
             self._waits_for = None
             self._waiting = response if isinstance(response, WaitingReply) else None
             self._pending = asyncio.ensure_future(response)
-            self._pending.add_done_callback(lambda done: self._answered(request, done, persistence))
+            self._pending.add_done_callback(lambda done: self._finish_answer(request, done, persistence))
 
-    def _answered(
+    def _finish_answer(
         self, request: ServiceRequest, done: asyncio.Future[ServiceResponse], persistence: Persistence
     ) -> None:
         self._pending = self._waiting = None
@@ -256,12 +256,12 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self.served += 1
-        stays = Persistence.CLOSE if self._connections.closing else persistence
+        effective = Persistence.CLOSE if self._connections.closing else persistence
         head_only = request.method == "HEAD"
-        told = encode_response(response, self._connections.date, stays, head_only=head_only)
-        self._written = len(told)
-        self._transport.write(told)
-        if not stays:
+        encoded = encode_response(response, self._connections.date, effective, head_only=head_only)
+        self._written = len(encoded)
+        self._transport.write(encoded)
+        if not effective:
             self._reads = False
             self._queue.clear()
             if persistence or self._reader.phase != IDLE or self._unfed:  # the client may be sending more
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
                 self._close()
 
     def _go_on(self) -> None:
-        """Answer what is due next, then read on."""
+        """Answer the next request in the queue, then read on."""
         while self._queue and self._pending is None and not self._stuck:
             self._answer(*self._queue.popleft())
         if not (self._is_busy or self._lingers or self._transport.is_closing()):
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
     # Ending.
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Read no more, and say why; if the request was answered already, only read no more."""
+        """Stop reading, and send the reason; if the request was answered already, only stop reading."""
         self._reads = False
         self._unfed = b""
         answered = self._reader.is_handed_over and self._reader.phase != HEAD
@@ -315,14 +315,14 @@ class Connection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Say that no more comes, and throw away what still does: with it unread, the response could be lost."""
+        """Close the sending side, and discard further data: with data unread, the response could be lost."""
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
         self._lingers = True
         self._hold(self._unread)
         self._transport.write_eof()
-        if not self._stuck:  # else its client has the time that it may take to read, and lingers when it has read
+        if not self._stuck:  # else its client may take its time to read, and the connection lingers after that
             self._wait_until(_LINGER_S)
 
     def _close(self) -> None:
@@ -333,9 +333,9 @@ class Connection(asyncio.Protocol):
     # Waiting for the client.
 
     def _wait(self) -> None:
-        """Note since when and until when the client is waited for; nothing is noted of one that is being answered."""
+        """Record since when and until when the connection waits for its client; nothing while it answers one."""
         if self._stuck or self._lingers or self._transport.is_closing():
-            return  # noted where it began
+            return  # recorded where it began
         if self._is_busy or self._unfed:
             self._waits_for = None
             self._connections.waiting.pop(self, None)
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
         waiting[self] = None
 
     def _hold(self, count: int) -> None:
-        """Have so many bytes counted as held by this connection."""
+        """Set the number of bytes that this connection holds."""
         change, self.held = count - self.held, count
         if change:
             self._connections.hold(self, change)

@@ -10,13 +10,13 @@ from headgate.service.http.bounds import Bounds
 from headgate.service.http.connection import Connection
 from headgate.service.http.messages import Application
 
-_LOOK_EVERY_S = 1.0
+_CHECK_EVERY_S = 1.0
 
 
 class Connections:
     """The connections of one process to one application, within bounds.
 
-    Where all of them are from the front door (`from_door`), it says in a field who its client is.
+    Where all of them come from the front door (`from_door`), a header field carries the client's address.
     """
 
     def __init__(self, app: Application, bounds: Bounds, *, from_door: bool = False) -> None:
@@ -25,22 +25,22 @@ class Connections:
         self.from_door = from_door
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
-        """Those that wait for their client, in the order in which they began to."""
+        """Connections that wait for their client, in the order in which they began to wait."""
 
         self.held = 0
-        """Bytes of requests that have not come whole, and of responses that are not read."""
+        """Bytes of incomplete requests and of unread responses."""
 
         self.closing = False
-        """Every response is the last of its connection."""
+        """Whether every response is the last of its connection."""
 
         self.date = b""
 
     def __call__(self) -> Connection:
-        """A connection that is to be made: the protocol factory of the event loop's servers."""
+        """A new connection; this is the protocol factory of the event loop's servers."""
         return Connection(self, asyncio.get_running_loop())
 
     async def maintain(self, tick: Callable[[], None]) -> None:
-        """End what takes too long, and keep the date, until cancelled; `tick` is called about once a second."""
+        """Expire connections and update the date until cancelled; `tick` is called about once a second."""
         loop = asyncio.get_running_loop()
         while True:
             tick()
@@ -48,34 +48,34 @@ class Connections:
             now = loop.time()
             for connection in [one for one in self.waiting if one.due <= now]:
                 connection.expire(now)
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
 
     def admit(self, newest: Connection) -> bool:
-        """Add a connection, if need be in the place of another; False where all others are being answered."""
+        """Add a connection, if need be in place of another; False where all others are being answered."""
         self.open.add(newest)
         return len(self.open) <= self.bounds.connections or self._give_way(newest, lambda one: True)
 
     def hold(self, newest: Connection, count: int) -> None:
-        """Count bytes of unfinished requests and unread responses; where they are more and too many, others give way.
+        """Count bytes of unfinished requests and unread responses; if they become too many, other connections give way.
 
-        Those that give way hold less, in the midst of it: for that no other connection gives way.
+        A connection that gives way calls this itself with a negative count, for which no other gives way.
         """
         self.held += count
         while count > 0 and self.held > self.bounds.held_bytes and self._give_way(newest, lambda one: one.held > 0):
             pass
 
     def close_idle(self) -> None:
-        """Close those on which nothing has begun, and nothing is left to send."""
+        """Close connections on which no request has begun, and which have nothing left to send."""
         for connection in [one for one in self.waiting if one.is_idle and not one.has_unsent]:
             connection.give_way()
 
-    def wait_in_line_no_longer(self) -> None:
-        """Refuse all that waits in line."""
+    def stop_waiting(self) -> None:
+        """Refuse all requests that wait in line."""
         for connection in list(self.open):
-            connection.wait_in_line_no_longer()
+            connection.stop_waiting()
 
     def abort(self) -> None:
-        """Cut off all of them."""
+        """Close all connections at once."""
         for connection in list(self.open):
             connection.abort()
 

@@ -30,15 +30,15 @@ PHRASES = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
-"""Every status of the service, in the words of RFC 9110 and RFC 6585: those of the standard library change."""
+"""The phrase of each status of the service, from RFC 9110 and RFC 6585: those of the standard library change."""
 
 
 class ServiceRequest(NamedTuple):
-    """A request to the service; the request that it asks about is a `policy.request.Request`."""
+    """A request to the service itself; the request to be checked is a `policy.request.Request`."""
 
     method: str
     path: str
-    """As it was sent, without the query."""
+    """The path as it was sent, without the query."""
 
     headers: list[tuple[bytes, bytes]]
     """Names are in lower case."""
@@ -64,12 +64,12 @@ class Persistence(IntEnum):
 
     CLOSE = 0
     KEEP = 1
-    KEEP_AND_SAY = 2
-    """A client of HTTP/1.0 has to be told."""
+    KEEP_AND_ANNOUNCE = 2
+    """The response has to say so, to a client of HTTP/1.0."""
 
 
 class WaitingReply:
-    """A reply to a request that may wait in line; `leave` tells that its client is gone, and lets it wait no longer."""
+    """A reply to a request that may wait in line; `leave` ends the wait of a client that is gone."""
 
     __slots__ = ("_reply", "leave")
 
@@ -82,21 +82,21 @@ class WaitingReply:
 
 
 Reply = ServiceResponse | Awaitable[ServiceResponse]
-"""A response, or an awaitable of it where the store waits for I/O, or the request in line: then a WaitingReply."""
+"""A response, or an awaitable of it where the store waits for I/O; a WaitingReply if the request may wait in line."""
 
 
 def replied_as(reply: Reply, later: Awaitable[ServiceResponse]) -> Awaitable[ServiceResponse]:
-    """What is made of a reply later, which waits as that does."""
+    """`later`, which is computed from a reply, as a WaitingReply if the reply is one."""
     return WaitingReply(later, reply.leave) if isinstance(reply, WaitingReply) else later
 
 
 class Application(Protocol):
-    """What a connection hands its requests to."""
+    """The application that a connection passes its requests to."""
 
     def wants_body(self, method: str, path: str) -> bool:
-        """Whether the body of such a request is read; if not, it is thrown away."""
+        """Whether the body of such a request is read; if not, it is discarded."""
         ...
 
     def answer(self, request: ServiceRequest) -> Reply:
-        """The reply to a request; it does not raise, neither when awaited."""
+        """The reply to a request. It raises nothing, not even when it is awaited."""
         ...

@@ -1,4 +1,4 @@
-"""The service's own errors as responses: problem bodies (RFC 9457) with their status and what is wrong."""
+"""The service's own errors as responses: problem bodies (RFC 9457) with their status and detail."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def problem_response(status: int, detail: str, headers: HeaderFields = ()) -> Se
 
 
 def failure_response(error: Exception) -> ServiceResponse:
-    """The response where something failed: 400 for the client's fault, 503 for the store's, 500 for any other.
+    """The response to an error: 400 for the client's fault, 409 for the id of another hold, 503 for the store's fault.
 
-    409 for the id of another hold.
+    500 for any other.
     """
     if isinstance(error, ConflictingId):
         return problem_response(409, str(error))

@@ -1,7 +1,7 @@
-"""The requests in what a client sends: parsed by llhttp, bounded in size, and read in one way only.
+"""The requests in the data of a client: parsed by llhttp, bounded in size, and unambiguous.
 
-A parser takes what it is given. What is here refuses what is too large, and what another server could read as
-another request. See docs/decisions/0032-connections.md.
+The parser alone is lenient. This module refuses requests that are too large, and those that another server could
+read as another request. See docs/decisions/0032-connections.md.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ IDLE, HEAD, BODY = range(3)
 """Phases: between requests, in a request's head (or before the first byte of all), in its body."""
 
 _SLOWEST_BODY = 16 * 1024
-"""A body that comes with at least so many bytes a second is never too slow."""
+"""A body that arrives with at least so many bytes a second is never too slow."""
 
-_CLOSE, _KEEP, _KEEP_AND_SAY = Persistence
+_CLOSE, _KEEP, _KEEP_AND_ANNOUNCE = Persistence
 _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host", b"connection"))
-"""Fields that say how the request is to be read."""
+"""Fields that determine how the request is read."""
 
 _MOST_DIGITS = 18
 """Of a Content-Length."""
@@ -34,10 +34,10 @@ _MOST_DIGITS = 18
 _MALFORMED = "this is no request of HTTP/1.1 that can be read"
 
 _PEER_OF_DOOR = b"headgate-door-peer"
-"""The field in which the front door, and no other client, says which address its client has."""
+"""The field in which the front door, and no other client, sends the address of its client."""
 
 _CONNECTION_OF_DOOR = b"headgate-door-connection"
-"""The field in which it says what its client's `Connection` was."""
+"""The field in which the front door sends the `Connection` field of its client."""
 
 
 class RequestRefused(Exception):
@@ -49,15 +49,15 @@ class RequestRefused(Exception):
 
 
 class RequestReader:
-    """Reads the requests of one connection, and hands each to `receive` with how the connection goes on after it.
+    """Reads the requests of one connection, and passes each to `receive` with the connection's persistence after it.
 
-    Where the body is not wanted, the request is handed over as soon as its head has come. `peer` is the client's
-    address; None where the front door says it, in a field of each request.
+    Where the application does not read the body, the request is handed over as soon as its head is complete. `peer` is
+    the client's address; None where the front door sends it in a field of each request.
     """
 
     _body: bytearray
     is_handed_over: bool
-    """Whether the request that is being read was handed over."""
+    """Whether the request that is being read was passed to `receive`."""
 
     expects_continue: bool
     """Whether the client waits for `100 Continue` before it sends the body."""
@@ -77,9 +77,9 @@ class RequestReader:
         self._wants_body = wants_body
         self._receive = receive
         self._parser = httptools.HttpRequestParser(self)
-        self._is_wanted = False
+        self._reads_body = False
         self._in_fields = False
-        """Whether the line that comes next, or that has begun, stands behind the first one of a head."""
+        """Whether the current or next line follows the first line of a head."""
 
         self._tail = b""
         """The last two bytes that were parsed."""
@@ -87,12 +87,12 @@ class RequestReader:
         self.on_message_begin()
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Parse what has come. Raises RequestRefused; after that, and after an upgrade, nothing more can be fed."""
-        whole, at = bytes(piece), 0
-        is_ascii = whole.isascii()
-        while at < len(whole):
-            end = self._end_of_one_kind(whole, at, is_ascii=is_ascii)
-            part, at = whole[at:end], end
+        """Parse received data. Raises RequestRefused; after that, and after an upgrade, nothing more can be fed."""
+        data, position = bytes(piece), 0
+        is_ascii = data.isascii()
+        while position < len(data):
+            end = self._end_of_one_kind(data, position, is_ascii=is_ascii)
+            part, position = data[position:end], end
             if self.phase != BODY and not (self._in_fields or part.isascii()):
                 part = ascii_line(part)
             if not self._parse(part):
@@ -101,21 +101,21 @@ class RequestReader:
             if part.endswith(b"\n"):
                 self._in_fields = self.phase == HEAD and bool(self._url)
 
-    def _end_of_one_kind(self, whole: bytes, at: int, *, is_ascii: bool) -> int:
-        """How far may be parsed at once: where some bytes are no ASCII, all of a request's first line, or none."""
+    def _end_of_one_kind(self, data: bytes, position: int, *, is_ascii: bool) -> int:
+        """The end of the part that may be parsed at once: it has all of a request's first line, or nothing of it."""
         if is_ascii or self.phase != BODY:
-            return (whole.rfind if is_ascii else whole.find)(b"\n", at) + 1 or len(whole)
+            return (data.rfind if is_ascii else data.find)(b"\n", position) + 1 or len(data)
         if self._length >= 0:
-            return at + max(self._length - self._body_size, 1)
-        # The end of the chunks, or of something in them; it may have begun in what was parsed before.
-        begun = (self._tail + whole[at : at + 2]).find(b"\n\r\n")
-        if begun >= 0:
-            return at + begun + 3 - len(self._tail)
-        end = whole.find(b"\n\r\n", at)
-        return len(whole) if end < 0 else end + 3
+            return position + max(self._length - self._body_size, 1)
+        # The end of the chunks, or of a part of them; it may have begun in the data that was parsed before.
+        chunks_end = (self._tail + data[position : position + 2]).find(b"\n\r\n")
+        if chunks_end >= 0:
+            return position + chunks_end + 3 - len(self._tail)
+        end = data.find(b"\n\r\n", position)
+        return len(data) if end < 0 else end + 3
 
     def _parse(self, part: bytes) -> bool:
-        """Parse a part of what has come; whether more can be parsed."""
+        """Parse a part of the received data; return whether more can be parsed."""
         try:
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade as upgrade:  # the last request of its connection
@@ -130,7 +130,7 @@ class RequestReader:
         return True
 
     def _read_body_of_upgrade(self, part: bytes) -> bool:
-        """Parse the body of a request that asks for an upgrade, which llhttp takes for what comes after the upgrade."""
+        """Parse the body of a request that asks for an upgrade, which llhttp takes for data after the upgrade."""
         self._parser = httptools.HttpRequestParser(_BodyOnly(self))
         framing = b"Transfer-Encoding: chunked" if self._length < 0 else b"Content-Length: %d" % self._length
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
@@ -138,27 +138,27 @@ class RequestReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of a request has come."""
+        """Whether a part of a request has arrived."""
         return self.phase == BODY or (self.phase == HEAD and bool(self._unread or self._head))
 
     @property
     def awaits_continue(self) -> bool:
-        """Whether the body comes once the client is told to go on, and is wanted."""
-        return self.expects_continue and self.phase == BODY and self._is_wanted
+        """Whether the client waits for `100 Continue` before it sends a body that is to be read."""
+        return self.expects_continue and self.phase == BODY and self._reads_body
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a request that has not come whole."""
+        """Bytes of the incomplete request."""
         if self.phase == IDLE:
             return 0
         return self._unread if self.phase == HEAD else self._head + len(self._body)
 
     @property
     def body_due_s(self) -> float:
-        """When the body takes too long; later the more of it has come."""
-        return self._body_began_s + self._bounds.body_s + self._body_size / _SLOWEST_BODY
+        """The time at which the body takes too long; the more of it has arrived, the later."""
+        return self._body_start_s + self._bounds.body_s + self._body_size / _SLOWEST_BODY
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
@@ -166,13 +166,13 @@ class RequestReader:
         self._head = self._unread = 0
         self._fields: list[tuple[bytes, bytes]] = []
         self._hosts = 0
-        self._closes = self._stays = False
+        self._closes = self._keeps_alive = False
         self._length = 0
-        """As it was declared; -1 for chunks."""
+        """The declared length of the body; -1 for chunks."""
 
         self._body = bytearray()
         self._body_size = 0
-        self._body_began_s = 0.0
+        self._body_start_s = 0.0
         self.expects_continue = False
         self.is_handed_over = False
 
@@ -183,7 +183,7 @@ class RequestReader:
             raise RequestRefused(414, f"a request target has at most {self._bounds.target_bytes} bytes")
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
-        if self.phase == BODY:  # a trailer: the request is not changed any more
+        if self.phase == BODY:  # a trailer: it no longer changes the request
             return
         name, value = name.lower(), value or b""
         if self._by_door and name == _PEER_OF_DOOR:
@@ -212,12 +212,12 @@ class RequestReader:
         elif not self._by_door:
             options = [option.strip() for option in value.lower().split(b",")]
             self._closes |= b"close" in options
-            self._stays |= b"keep-alive" in options
+            self._keeps_alive |= b"keep-alive" in options
 
     def on_headers_complete(self) -> None:
         self.phase = BODY
         self._unread = 0
-        self._body_began_s = self._now_s()
+        self._body_start_s = self._now_s()
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise RequestRefused(400, f"HTTP/{version} is not spoken here; use HTTP/1.1")
@@ -227,40 +227,40 @@ class RequestReader:
             raise RequestRefused(400, "the field Host is given twice")
         self._method = self._parser.get_method().decode("ascii")
         if self._method == "CONNECT":
-            raise RequestRefused(400, _MALFORMED)  # it asks for a tunnel
+            raise RequestRefused(400, _MALFORMED)  # it requests a tunnel
         path = path_of(self._url)
         if path is None:
             raise RequestRefused(400, "a request target is a path without #, such as /check/default")
         self._path = path
         self._persistence = self._persistence_of(version)
-        self._is_wanted = self._wants_body(self._method, self._path)
-        if self._is_wanted:
+        self._reads_body = self._wants_body(self._method, self._path)
+        if self._reads_body:
             if self._length > self._bounds.body_bytes:
                 raise self._body_too_large()
         elif self._length:
-            # A client that waits for `100 Continue` may send its body all the same, or not: there is no telling.
+            # A client that waits for `100 Continue` may or may not send its body all the same.
             if self.expects_continue:
                 self._persistence = _CLOSE
             self._hand_over(b"")
 
     def _persistence_of(self, version: str) -> Persistence:
-        # An upgrade is not accepted. What comes behind it may be of either protocol, so it is not read.
+        # An upgrade is not accepted. Data behind it may be of either protocol, so it is not read.
         if self._closes or self._parser.should_upgrade() or not self._parser.should_keep_alive():
             return _CLOSE
         if version == "1.1":
             return _KEEP
-        return _KEEP_AND_SAY if self._stays else _CLOSE
+        return _KEEP_AND_ANNOUNCE if self._keeps_alive else _CLOSE
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
         self._body_size += len(body)
-        if self._is_wanted:
+        if self._reads_body:
             if self._body_size > self._bounds.body_bytes:
                 raise self._body_too_large()
             self._body += body
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade() and self._is_wanted and self._length:
+        if self._parser.should_upgrade() and self._reads_body and self._length:
             return  # its body is still to be read
         self.phase = IDLE
         self._unread = self._head = 0
@@ -283,7 +283,7 @@ class RequestReader:
 
 
 class _BodyOnly:
-    """What a parser calls that is given the body of a request, and no head; what comes behind it is not read."""
+    """The callbacks of a parser that reads only the body of a request; data behind the body is not read."""
 
     def __init__(self, reader: RequestReader) -> None:
         self._reader = reader

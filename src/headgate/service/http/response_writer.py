@@ -10,7 +10,7 @@ _STATUS_LINES = {status: f"HTTP/1.1 {status} {phrase}\r\ndate: ".encode() for st
 def encode_response(
     response: ServiceResponse, date: bytes, persistence: Persistence, *, head_only: bool = False
 ) -> bytes:
-    """The bytes of a response; `head_only` leaves out the body, whose length is told all the same."""
+    """The bytes of a response; `head_only` leaves out the body, but not its length."""
     status, content_type, body, headers = response
     parts = [_STATUS_LINES[status], date, b"\r\ncontent-length: %d\r\n" % len(body)]
     if body:
@@ -19,7 +19,7 @@ def encode_response(
         parts += (name, b": ", value, b"\r\n")
     if not persistence:
         parts.append(b"connection: close\r\n")
-    elif persistence is Persistence.KEEP_AND_SAY:
+    elif persistence is Persistence.KEEP_AND_ANNOUNCE:
         parts.append(b"connection: keep-alive\r\n")
     parts.append(b"\r\n")
     if not head_only:

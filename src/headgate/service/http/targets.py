@@ -1,7 +1,7 @@
-"""Request targets: which path they name, whatever of them is no URI in the strict sense.
+"""Request targets: the path that they name, even where a target is no URI in the strict sense.
 
-Clients send UTF-8 and some characters as they are typed. These are percent-encoded, as the client should have done, and
-as the front door does (`rust/server/src/intake/target.rs`). See docs/service.md#forward-auth.
+Clients send UTF-8 and some characters unencoded. These are percent-encoded, as the client should have done, and as
+the front door does (`rust/server/src/intake/target.rs`). See docs/service.md#forward-auth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TYPED = re.compile(rb'["<>`]')
 
 
 def ascii_line(line: bytes) -> bytes:
-    """The first line of a request, its bytes that are no ASCII percent-encoded: the parser knows none in targets."""
+    """The first line of a request, with other bytes than ASCII percent-encoded: the parser accepts none in targets."""
     return target_text(line).encode()
 
 
@@ -28,10 +28,10 @@ def path_of(target: bytes) -> str | None:
     None where the path has a fragment, too: some servers cut it off, and others read it as a part of the path.
     """
     if not target.startswith(b"/"):
-        begin = _ABSOLUTE.match(target)
-        if begin is None or int(begin[1] or 0) > _LARGEST_PORT:
+        absolute = _ABSOLUTE.match(target)
+        if absolute is None or int(absolute[1] or 0) > _LARGEST_PORT:
             return None
-        target = target[begin.end() :]
+        target = target[absolute.end() :]
     path = target.partition(b"?")[0]
     if b"#" in path:
         return None

@@ -37,15 +37,15 @@ pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8
 
 
 class Overview:
-    """The page of a service; `routes` gives what it answers, `scheme` is that of its address."""
+    """The page of a service; `routes` gives its endpoints, `scheme` is that of its address."""
 
     def __init__(self, gate: AsyncGate, routes: Callable[[], Sequence[Route]], scheme: str) -> None:
         self._scheme = scheme
         self._gate = gate
         self._routes = routes
 
-    def show(self, request: ServiceRequest, rest: str) -> ServiceResponse:
-        """The page, with examples that ask the host by which it was reached."""
+    def show(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
+        """The page, with examples that use the host by which the page was requested."""
         host = dict(request.headers).get(b"host", b"127.0.0.1:8080").decode("latin-1")
         return ServiceResponse(200, HTML, page(self._gate, f"{self._scheme}://{host}", self._routes()).encode())
 
@@ -91,7 +91,7 @@ and gives the headers to send on. <code>{{"requests": [...]}}</code> asks for up
 
 
 def _path(route: Route) -> str:
-    """A row of the table of paths; what a browser can ask for is a link."""
+    """A row of the table of paths; a path that a browser can open is a link."""
     path = f"<code>{escape(route.path)}</code>"
     if route.methods == GET:
         path = f'<a href="{escape(route.path)}">{escape(route.path)}</a>'
@@ -100,7 +100,7 @@ def _path(route: Route) -> str:
 
 
 def _states(gate: AsyncGate) -> str:
-    """How many states there are; of a store that is a server of its own, where they are: it counts for itself."""
+    """The number of states; for a store that is a server of its own, its address instead."""
     stats = gate.stats()
     if stats.max_keys:
         return f"{stats.keys:,} of at most {stats.max_keys:,} states are held."
@@ -110,10 +110,10 @@ def _states(gate: AsyncGate) -> str:
 def _row(rule: Rule) -> str:
     tags = "".join(
         f'<span class="tag">{tag}</span>'
-        for tag, there in (("default", rule.default), ("shadow", rule.shadow))
-        if there
+        for tag, is_set in (("default", rule.default), ("shadow", rule.shadow))
+        if is_set
     )
-    cost = f"<br>cost {escape(told)}" if (told := named_costs(rule.costs)) else ""
+    cost = f"<br>cost {escape(cost_text)}" if (cost_text := named_costs(rule.costs)) else ""
     by = ", ".join(rule.by) or "everyone together"
     return (
         f"<tr><td><b>{escape(rule.name)}</b>{tags}</td><td><code>{escape(_match(rule.conditions))}</code></td>"
@@ -132,7 +132,7 @@ def _limits(rule: Rule) -> str:
 
 
 def _match(conditions: Conditions) -> str:
-    """A match in short, as people write it."""
+    """A rule's conditions as a short text."""
     methods = "|".join(sorted(conditions.methods))
     hosts = "|".join([*sorted(conditions.hosts), *("*" + parent for parent in conditions.parent_hosts)])
     headers = " ".join(f"{name}: {'|'.join(sorted(values)) if values else '*'}" for name, values in conditions.headers)

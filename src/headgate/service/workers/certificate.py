@@ -1,6 +1,6 @@
-"""The certificate of a front door: its files, read when the service begins and whenever it is told to read them again.
+"""The certificate of a front door: its files, read when the service starts and at each reload.
 
-A file that cannot be used is refused, and what is in force stays. No message holds a byte of a key.
+A file that cannot be used is refused, and the certificate in force stays. No message contains a byte of a key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIME = "%Y%m%d%H%M%SZ"
 
 
 class CertificateTexts(NamedTuple):
-    """What the files hold, in PEM."""
+    """The contents of the files, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -42,17 +42,17 @@ class CertificateTexts(NamedTuple):
 
 
 class CertificateFiles(NamedTuple):
-    """Where they are."""
+    """The paths of the files."""
 
     certificate: Path
-    """The certificate of the server, and behind it those that lead to its authority."""
+    """The certificate of the server, followed by those that lead to its authority."""
 
     key: Path
     client_ca: Path | None = None
-    """The authorities whose certificates clients must have; None lets in clients without one."""
+    """The authorities of which clients need a certificate; None admits clients without one."""
 
     def read(self) -> CertificateTexts:
-        """Raises ConfigError for a file that cannot be read."""
+        """Read the files; raises ConfigError for a file that cannot be read."""
         client_ca = None if self.client_ca is None else _read("client_ca", self.client_ca)
         return CertificateTexts(_read("certificate", self.certificate), _read("key", self.key), client_ca)
 
@@ -63,35 +63,35 @@ class CertificateFiles(NamedTuple):
             return core.native.Tls(*texts)
         except ValueError as error:
             part, why = error.args
-            raise ConfigError(f"{_OPTIONS[part]}: {getattr(self, part)} {why}") from None  # its cause may tell more
+            raise ConfigError(f"{_OPTIONS[part]}: {getattr(self, part)} {why}") from None  # its cause may reveal more
 
 
 class ServerCertificate:
-    """What a service proves itself with: one for all of its processes, forked after it was made."""
+    """The certificate of a service: one object for all of its processes, which are forked after it is made."""
 
     def __init__(self, files: CertificateFiles) -> None:
-        """Raises ConfigError for what cannot be used."""
+        """Raises ConfigError for files that cannot be used."""
         self.files = files
         self._in_force = files.read()
         self._warn(files.native(self._in_force))
-        self._good = LastGood(self._in_force.packed())
+        self._last_good = LastGood(self._in_force.packed())
         self._logged = ""
 
-    def begin(self) -> Any:
-        """The native `Tls` of a door that opens now: of the files or, where these are broken, of what was last good."""
+    def load(self) -> Any:
+        """The native `Tls` for a door that opens: of the files or, where these are broken, of the last good ones."""
         try:
             texts = self.files.read()
             native = self.files.native(texts)
         except ConfigError as error:
             self._refuse(error)
-            good = self._good.text()
-            texts = self._in_force if good is None else CertificateTexts.unpacked(good)
+            packed = self._last_good.text()
+            texts = self._in_force if packed is None else CertificateTexts.unpacked(packed)
             native = self.files.native(texts)
         self._in_force = texts
         return native
 
     async def renew(self, put_in_force: Callable[[Any], object]) -> None:
-        """Put the native `Tls` of changed files in force, if they can be used; the log says which it was."""
+        """Put the native `Tls` of changed files in force, if they can be used; log the result."""
         try:
             texts = await asyncio.to_thread(self.files.read)
             if texts == self._in_force:
@@ -105,28 +105,28 @@ class ServerCertificate:
             return
         put_in_force(native)
         self._in_force, self._logged = texts, ""
-        self._good.keep(texts.packed())
-        until = "" if native.validity is None else f"; it is valid until {_moment(native.validity[1])}"
+        self._last_good.keep(texts.packed())
+        until = "" if native.validity is None else f"; it is valid until {_utc_text(native.validity[1])}"
         log.info("the changed certificate is in force%s", until)
         self._warn(native)
 
     def _refuse(self, error: ConfigError) -> None:
-        """Log what is wrong, once."""
+        """Log an error once."""
         if str(error) != self._logged:
             self._logged = str(error)
             log.error("the changed certificate is refused, the old one stays: %s", error)
 
     def _warn(self, native: Any) -> None:
-        """Log that clients will refuse a certificate for its time."""
+        """Log that clients will refuse a certificate that is expired or not yet valid."""
         if native.validity is None:
             return
         valid_from, valid_until = native.validity
         now = datetime.fromtimestamp(SYSTEM_CLOCK.now_us() / US_PER_SECOND, UTC).strftime(_TIME)
-        told = f"--tls-certificate: the certificate in {self.files.certificate}"
+        subject = f"--tls-certificate: the certificate in {self.files.certificate}"
         if now > valid_until:
-            log.warning("%s has expired on %s: clients will refuse it", told, _moment(valid_until))
+            log.warning("%s has expired on %s: clients will refuse it", subject, _utc_text(valid_until))
         elif now < valid_from:
-            log.warning("%s is not valid before %s: clients will refuse it", told, _moment(valid_from))
+            log.warning("%s is not valid before %s: clients will refuse it", subject, _utc_text(valid_from))
 
 
 def _read(name: str, file: Path) -> bytes:
@@ -138,5 +138,5 @@ def _read(name: str, file: Path) -> bytes:
         ) from error
 
 
-def _moment(time: str) -> str:
+def _utc_text(time: str) -> str:
     return f"{datetime.strptime(time, _TIME):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""Whether a front door stands before a service, and where the two meet."""
+"""Whether a service has a front door, and the socket that connects the two."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SOCKETS = "headgate-door-"
 """The prefix of the folder of private sockets."""
 
 _DESCRIPTORS_OF_THREAD = 8
-"""Of an event loop and its share in the listening sockets, at the most."""
+"""The most descriptors of an event loop and its share of the listening sockets."""
 
 
-class DoorWish(NamedTuple):
-    """What is asked for before each process of a service."""
+class DoorOptions(NamedTuple):
+    """The front door that is requested for each process of a service."""
 
     threads: int
     """0 for no front door."""
@@ -37,36 +37,36 @@ class DoorWish(NamedTuple):
     """Whether each thread, of all workers, is to run on a CPU of its own."""
 
     tls: CertificateFiles | None = None
-    """What the door is to prove itself with; None serves without TLS."""
+    """The certificate files of the door; None serves without TLS."""
 
 
 class DoorPlan(NamedTuple):
-    """Whether a front door stands before each process of a service: its threads, or why there is none."""
+    """The front door of each process of a service: its threads, or why there is none."""
 
     threads: int
     """0 for none."""
 
-    why_not: str = ""
-    """Empty where none was asked for."""
+    reason: str = ""
+    """Why there is no front door; empty where none was requested."""
 
     certificate: ServerCertificate | None = None
-    """What it proves itself with; None serves without TLS."""
+    """The certificate of the door; None serves without TLS."""
 
     cpus: Sequence[tuple[int, ...]] = ()
     """The CPUs of each worker's threads; empty where the system chooses."""
 
     @property
     def scheme(self) -> str:
-        """What the address of the service begins with."""
+        """The scheme of the service's URL."""
         return "http" if self.certificate is None else "https"
 
     @property
-    def told(self) -> str:
-        """What is said of it when the service begins."""
+    def description(self) -> str:
+        """The text about the door that is printed when the service starts."""
         if not self.threads:
-            return f", answered by Python: {self.why_not}" if self.why_not else ""
-        known = self.certificate is not None and self.certificate.files.client_ca is not None
-        more = ", for clients with a certificate" if known else ""
+            return f", answered by Python: {self.reason}" if self.reason else ""
+        checks_clients = self.certificate is not None and self.certificate.files.client_ca is not None
+        more = ", for clients with a certificate" if checks_clients else ""
         pinned = ", each on a CPU of its own" if self.cpus else ""
         return f", a front door of {self.threads} thread{'s' if self.threads > 1 else ''}{pinned}{more}"
 
@@ -74,26 +74,26 @@ class DoorPlan(NamedTuple):
         """The bounds, with no more connections than there are descriptors for; see `http.bounds`."""
         if not self.threads:
             return within_descriptors(bounds)
-        return within_descriptors(bounds, passed_on=PASSED_ON, beside=self.threads * _DESCRIPTORS_OF_THREAD)
+        return within_descriptors(bounds, passed_on=PASSED_ON, extra=self.threads * _DESCRIPTORS_OF_THREAD)
 
 
-def plan_door(store: Store, wish: DoorWish, *, workers: int = 1) -> DoorPlan:
-    """What stands before each process that decides on a store, as far as what is asked for can be had.
+def plan_door(store: Store, options: DoorOptions, *, workers: int = 1) -> DoorPlan:
+    """The front door of each process that decides on a store, as far as the options can be met.
 
-    Raises ConfigError for a certificate that cannot be used, where there is no door that could use it, and for threads
+    Raises ConfigError for a certificate that cannot be used, for one without a door that could use it, and for threads
     that cannot be pinned.
     """
-    plan = _plan(store, wish.threads)
-    if wish.pinned:
-        if wish.threads == 0:
+    plan = _plan(store, options.threads)
+    if options.pinned:
+        if options.threads == 0:
             raise ConfigError("--pin-threads pins those of the front door, and --threads 0 has none")
-        plan = plan._replace(cpus=cpus_of_threads(workers, wish.threads) if plan.threads else ())
-    if wish.tls is None:
+        plan = plan._replace(cpus=cpus_of_threads(workers, options.threads) if plan.threads else ())
+    if options.tls is None:
         return plan
     if not plan.threads:
-        why = plan.why_not or "--threads 0 answers with Python alone"
+        why = plan.reason or "--threads 0 answers with Python alone"
         raise ConfigError(f"--tls-certificate: TLS needs the front door, and there is none: {why}")
-    return plan._replace(certificate=ServerCertificate(wish.tls))
+    return plan._replace(certificate=ServerCertificate(options.tls))
 
 
 def _plan(store: Store, threads: int) -> DoorPlan:
@@ -122,7 +122,7 @@ def sockets_of(plan: DoorPlan) -> Iterator[Path | None]:
 def port_of(
     plan: DoorPlan, service: Service, listener: socket.socket, bounds: Bounds, *, sockets: Path | None, worker: int = 1
 ) -> Port:
-    """What answers on a listening socket, as planned."""
+    """The port that answers on a listening socket, as planned."""
     if sockets is None:
         return PublicPort(service, listener, bounds)
     return FrontDoor(

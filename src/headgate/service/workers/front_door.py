@@ -1,6 +1,6 @@
 """The port of a service with the native front door before it, which answers clients on threads of its own.
 
-The door decides checks without Python, and passes all else on to the HTTP server of this process, on a private socket.
+The door decides checks without Python, and forwards all other requests to the HTTP server of this process, on a private
 See docs/decisions/0061-the-front-doors-intake.md.
 """
 
@@ -22,20 +22,20 @@ from headgate.service.checks.native_checks import native_checks
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
 from headgate.service.workers.certificate import ServerCertificate
-from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
+from headgate.service.workers.port import FINISH_WITHIN_S, POLL_EVERY_S, REFUSE_BEFORE_S
 from headgate.supervisor.listener import BACKLOG
 
 log = logging.getLogger("headgate")
 
 PASSED_ON = 2048
-"""Requests that are at Python at one time; others wait for their turn. Half of it is kept for those that settle holds
-or ask for health and figures."""
+"""The most requests that Python handles at one time; others wait. Half of it is reserved for those that settle holds
+or query health and figures."""
 
 MOST_WAITING = 1000
-"""Of the other half, those that may wait in line: some turns are left for requests that do not wait."""
+"""The most of the other half that may wait in line: the rest stays free for requests that do not wait."""
 
 _STREAMS = 128
-"""Requests that one connection of HTTP/2 may have open."""
+"""The most open requests of one HTTP/2 connection."""
 
 _COUNT_EVERY_S = 0.1
 _CUT_OFF_WITHIN_S = 1
@@ -58,9 +58,9 @@ class FrontDoor:
         cpus: Sequence[int] = (),
         certificate: ServerCertificate | None = None,
     ) -> None:
-        """`private_socket` is where Python is to listen for the door; whatever is there is replaced.
+        """`private_socket` is the path on which Python listens for the door; a file that exists there is replaced.
 
-        Each thread runs on its own of the `cpus`, or where the system will.
+        Each thread runs on its own of the `cpus`; without them the operating system chooses.
         """
         self.connections = Connections(service, _behind(bounds), from_door=True)
         self._listener = listener
@@ -74,11 +74,11 @@ class FrontDoor:
         self._door: Any = None
         self._ends = False
         self._service = service
-        self._figures = DoorMetrics(service.metrics.counted_in)
+        self._figures = DoorMetrics(service.metrics.metrics_registry)
         assert core.native is not None
         self._tally = core.native.CheckTally()
         self._decisions = TallyReader(self._tally)
-        self._batches = CheckBatches(service.gate) if service.gate.answering.decides_batches else None
+        self._batches = CheckBatches(service.gate) if service.gate.guarded_store.decides_batches else None
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -95,9 +95,9 @@ class FrontDoor:
             forwarded=PASSED_ON // 2,
             streams=_STREAMS,
             bounds=self._bounds,
-            tls=None if self._certificate is None else self._certificate.begin(),
+            tls=None if self._certificate is None else self._certificate.load(),
         )
-        self._listener.close()  # the door has it
+        self._listener.close()  # the door has a descriptor of its own
         if self._batches is not None:
             self._batches.open()
         if self._ends:
@@ -107,8 +107,8 @@ class FrontDoor:
         self._service.gate.reloaded.append(self.reload)
         self._service.events.subscribed.append(self._swap)
         metrics = self._service.metrics
-        metrics.before_shown.append(self._count)
-        if metrics.counted_in is None:  # other workers show what this one has counted
+        metrics.before_exposition.append(self._count)
+        if metrics.metrics_registry is None:  # other workers expose the counts of this one
             metrics.lag_s = 2 * _COUNT_EVERY_S
             self._counting = asyncio.create_task(self._keep_counting())
 
@@ -131,16 +131,16 @@ class FrontDoor:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FINISH_WITHIN_S
         is_over = False
-        self._door.end(FINISH_WITHIN_S + _CUT_OFF_WITHIN_S)  # it is told when that time is over
+        self._door.end(FINISH_WITHIN_S + _CUT_OFF_WITHIN_S)  # it is ended again when that time is over
         while not self._door.has_ended() and loop.time() < deadline + _CUT_OFF_WITHIN_S:
             if loop.time() > deadline - REFUSE_BEFORE_S:
-                self.connections.wait_in_line_no_longer()
+                self.connections.stop_waiting()
             if not is_over and (at_once.is_set() or loop.time() > deadline):
                 is_over = True
                 *_, still_open, _, _, _ = self._door.figures()
                 log.error("%d connections have not ended in their time: they are cut off", still_open)
                 self._door.end(0)
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
         if self._batches is not None:
             self._batches.close()
         self._count()
@@ -148,18 +148,18 @@ class FrontDoor:
         self.connections.abort()
 
     def _checks(self) -> Any:
-        """What decides checks in the door; None where only Python can, or a subscriber needs an event of each."""
+        """The native checks of the door; None where only Python can decide, or a subscriber needs an event of each."""
         service = self._service
         if service.events.each_decision:
             return None
         return native_checks(service.gate, self._tally) if self._batches is None else self._batches.checks(self._tally)
 
     def _swap(self) -> None:
-        """Have the policy that is in force now decide."""
+        """Make the door decide by the policy that is in force now."""
         self._door.swap(self._checks())
 
     def _count(self) -> None:
-        """Bring the figures of the service up to date."""
+        """Update the metrics of the service."""
         self._service.metrics.add(self._decisions.read())
         self._figures.update(DoorCounts(*self._door.figures()))
 
@@ -170,7 +170,7 @@ class FrontDoor:
 
 
 def _behind(bounds: Bounds) -> Bounds:
-    """The bounds of the private socket: the door keeps those of its clients, and adds a field to their requests."""
+    """The bounds of the private socket: the door enforces those of its clients, and adds a field to their requests."""
     return bounds._replace(
         connections=1_000_000,
         held_bytes=1 << 40,

@@ -1,4 +1,4 @@
-"""What a process of the service asks of its port, whoever answers on it."""
+"""The interface of a service's port, whether Python or the front door answers on it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Protocol
 from headgate.service.http.connections import Connections
 
 FINISH_WITHIN_S = 10
-"""How long what has begun may take after SIGTERM."""
+"""How long requests that have begun may take after SIGTERM."""
 
-LOOK_EVERY_S = 0.05
-"""How often it is looked whether all has ended."""
+POLL_EVERY_S = 0.05
+"""The time between two checks whether all connections have ended."""
 
 REFUSE_BEFORE_S = 2
-"""So long before the end of that time requests that wait in line are refused, so that they are answered."""
+"""How long before the end of that time requests that wait in line are refused, so that they get a response."""
 
 
 class Port(Protocol):
-    """An address that clients reach."""
+    """A listening address of the service."""
 
     connections: Connections
-    """Those that Python answers."""
+    """The connections that Python answers."""
 
     async def open(self) -> None:
         """Answer requests from now on; raises OSError."""
         ...
 
     def announce_end(self) -> None:
-        """Have every response be the last one of its connection from now on."""
+        """Make every response the last one of its connection from now on."""
         ...
 
     def reload(self) -> None:
-        """Read again what the port proves itself with, if it does."""
+        """Read the port's certificate again, if it has one."""
         ...
 
     async def end(self, at_once: asyncio.Event) -> None:
-        """Close the port, finish what has begun in its time, and cut off the rest; `at_once` ends that time."""
+        """Close the port, finish open requests, and cut off the rest at a deadline, or once `at_once` is set."""
         ...

@@ -1,4 +1,4 @@
-"""One process that answers: its event loop, its port, and how it ends."""
+"""One process of the service: its event loop, its port, and how it ends."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def run(
     heartbeat: Callable[[], None] = lambda: None,
     lifeline: int | None = None,
 ) -> None:
-    """Answer on a port until told to stop; `announce` is called once requests are answered.
+    """Answer on a port until a signal stops the process; `announce` is called once the port is open.
 
-    `heartbeat` is called about once a second, for as long as the event loop turns. `lifeline`, of a process that is
-    supervised, is the reading end of a pipe: when its other end closes, what has begun is finished, and no more.
+    `heartbeat` is called about once a second, as long as the event loop runs. `lifeline`, of a supervised process, is
+    the reading end of a pipe: when its other end closes, the process finishes requests that have begun, and ends.
     """
     leave_out_creation_times()
 
@@ -48,11 +48,11 @@ def run(
         if lifeline is not None:
             loop.add_reader(lifeline, abandoned, loop, lifeline, shutdown)
         try:
-            await asyncio.sleep(0)  # the tasks have begun: there is a date
+            await asyncio.sleep(0)  # the tasks have started: there is a date
             await service.gate.warm_up()
             await port.open()
             announce()
-            await shutdown.begun.wait()
+            await shutdown.started.wait()
             await port.end(shutdown.at_once)
         finally:
             for task in tasks:
@@ -66,6 +66,6 @@ def run(
     def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int, shutdown: Shutdown) -> None:
         loop.remove_reader(lifeline)
         log.error("the supervisor is gone: ending")
-        shutdown.begin()
+        shutdown.start()
 
     asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main())

@@ -1,4 +1,4 @@
-"""The port of a service that Python alone answers on: its event loop accepts, reads and writes."""
+"""The port of a service without a front door: Python's event loop accepts, reads and writes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import socket
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
-from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
+from headgate.service.workers.port import FINISH_WITHIN_S, POLL_EVERY_S, REFUSE_BEFORE_S
 from headgate.supervisor.listener import BACKLOG, stop_listening
 
 log = logging.getLogger("headgate")
 
 _QUIET_S = 0.5
-"""How long connections on which nothing has begun outlive the port: a request may be on its way."""
+"""How long idle connections outlive the port: a request may be on its way."""
 
 
 class PublicPort:
@@ -35,7 +35,7 @@ class PublicPort:
         self.connections.closing = True
 
     def reload(self) -> None:
-        """It has nothing to read again: TLS needs the front door."""
+        """Do nothing: there is no certificate, as TLS needs the front door."""
 
     async def end(self, at_once: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
@@ -44,13 +44,13 @@ class PublicPort:
             await loop.connect_accepted_socket(connections, accepted)
         deadline = loop.time() + FINISH_WITHIN_S
         quiet_until = loop.time() + _QUIET_S
-        await asyncio.sleep(LOOK_EVERY_S)  # what was accepted becomes a connection
+        await asyncio.sleep(POLL_EVERY_S)  # accepted sockets become connections
         while connections.open and not at_once.is_set() and loop.time() < deadline:
             if loop.time() > quiet_until:
                 connections.close_idle()
             if loop.time() > deadline - REFUSE_BEFORE_S:
-                connections.wait_in_line_no_longer()
-            await asyncio.sleep(LOOK_EVERY_S)
+                connections.stop_waiting()
+            await asyncio.sleep(POLL_EVERY_S)
         if connections.open:
             log.error("%d connections have not ended in their time: they are cut off", len(connections.open))
             connections.abort()

@@ -1,7 +1,7 @@
 """The service in several processes: one port, one store, one set of figures, one policy file.
 
-What can be wrong is found out before the first process is forked, and reported once. Each worker builds
-its own gate; the store that the parent opened, and all that it had read, they share.
+Errors are found before the first process is forked, and reported once. Each worker builds its own gate;
+all share the store that the parent opened, and the files that it had read.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from headgate.errors import HeadgateError
 from headgate.observe.events import PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.worker_files import ROOM_OF_RULE, ROOM_OF_WORKER, Sharing, make_files
+from headgate.observe.worker_files import BYTES_PER_RULE, BYTES_PER_WORKER, Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.policy_file import is_read_once, read_again
 from headgate.policy.problems import PolicyError
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
-from headgate.service.workers.door_plan import DoorPlan, DoorWish, plan_door, port_of, sockets_of
-from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
+from headgate.service.workers.door_plan import DoorOptions, DoorPlan, plan_door, port_of, sockets_of
+from headgate.service.workers.policy_watch import PolicyWatch, policy_of, store_change_error
 from headgate.service.workers.port import FINISH_WITHIN_S
 from headgate.service.workers.process import run
 from headgate.stores.protocol import Store
@@ -35,7 +35,7 @@ from headgate.supervisor.supervisor import Supervisor
 log = logging.getLogger("headgate")
 
 _GRACE_S = 5
-"""How much longer than it should take a worker may take to end."""
+"""How much longer than the usual time a worker may take to end."""
 
 
 def serve_workers(
@@ -49,29 +49,31 @@ def serve_workers(
     drain_s: float,
     hang_s: float,
     bounds: Bounds,
-    door: DoorWish,
+    door: DoorOptions,
     announce: Callable[[str, str, str], None],
 ) -> bool:
-    """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
+    """Serve the policy of a text, which the file has now, in several processes until a signal stops them.
 
-    Whether all of them ended well. `store` (a URL) stands in for the policy's own; where neither is, it is the
-    zone of this user and namespace. A worker that hangs for `hang_s` seconds is replaced, with 0 never.
-    `door` is what is to stand before each worker.
-    `announce` gets the address, that zone's URL ("" where a store was named) and words about the door, once all workers
-    answer. Raises before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of
-    each process among it; OSError for files.
+    Return whether all of them ended without an error. `store` (a URL) replaces the policy's own; without both, the
+    store is the zone of this user and namespace. A worker that hangs for `hang_s` seconds is replaced, with 0 never.
+    `door` is the requested front door of each worker.
+    `announce` gets the address, that zone's URL ("" where a store was named) and a text about the door, once all
+    workers answer. Raises before anything starts: PolicyError and ConfigError for settings that cannot be used, such as
+    a store in the memory of each process; OSError for files.
     """
     policy = policy_of(text, policy_file)
-    opened, zone = open_shared(policy, store, shown=str(policy_file), workers=workers)
+    opened, zone = open_shared(policy, store, file_name=str(policy_file), workers=workers)
     plan = plan_door(opened, door, workers=workers)
     bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)
-    folder = LockedFolder(METRICS, room=workers * (ROOM_OF_WORKER + len(policy.rules) * ROOM_OF_RULE))
+    folder = LockedFolder(METRICS, size=workers * (BYTES_PER_WORKER + len(policy.rules) * BYTES_PER_RULE))
     try:
         make_files(folder.path, workers, len(policy.rules))
         with sockets_of(plan) as sockets:
             doorway = _Doorway(plan, sockets, bounds)
-            task = _WorkerTask(policy_file, text, policy, opened, doorway, own_store=store is None, drain_s=drain_s)
+            task = _WorkerTask(
+                policy_file, text, policy, opened, doorway, uses_policy_store=store is None, drain_s=drain_s
+            )
             address = address_of(listeners[0], plan.scheme)
             supervisor = Supervisor(
                 listeners,
@@ -79,7 +81,7 @@ def serve_workers(
                 drain_s=drain_s,
                 stop_within_s=FINISH_WITHIN_S + _GRACE_S,
                 hang_s=hang_s,
-                all_answer=lambda: announce(address, zone, plan.told),
+                all_answer=lambda: announce(address, zone, plan.description),
             )
             return supervisor.run()
     finally:
@@ -88,7 +90,7 @@ def serve_workers(
 
 
 class _Doorway(NamedTuple):
-    """What stands before each worker, and what its clients may take."""
+    """The front door of each worker, and the bounds of its connections."""
 
     plan: DoorPlan
     sockets: Path | None
@@ -96,7 +98,7 @@ class _Doorway(NamedTuple):
 
 
 class _WorkerTask:
-    """What each worker does, and what all of them know of the policy file and the store."""
+    """The work of each worker, with the policy file and the store that all of them share."""
 
     def __init__(
         self,
@@ -106,21 +108,21 @@ class _WorkerTask:
         store: Store,
         doorway: _Doorway,
         *,
-        own_store: bool,
+        uses_policy_store: bool,
         drain_s: float,
     ) -> None:
         self._file = file
-        self._first = text
-        self._good = LastGood(text)
+        self._first_text = text
+        self._last_good = LastGood(text)
         self._store = store
-        self._store_named = _store_named(policy) if own_store else None
-        self._own_store = own_store
+        self._store_named = _store_named(policy) if uses_policy_store else None
+        self._uses_policy_store = uses_policy_store
         self._doorway = doorway
         self._drain_s = drain_s
 
     def work(self, link: SupervisorLink, sharing: Sharing) -> None:
-        """Be one worker: build a gate and answer on the worker's socket until told to stop."""
-        text, error, gate = self._begin()
+        """Run one worker: build a gate, and answer on the worker's socket until a signal stops it."""
+        text, error, gate = self._make_gate()
         service = Service(gate, sharing, scheme=self._doorway.plan.scheme)
         if error is not None:
             service.events.publish(PolicyRefused(error))
@@ -130,9 +132,9 @@ class _WorkerTask:
             gate,
             service.events,
             self._parse,
-            judged=text if error is None or isinstance(error, PolicyError) else None,
+            processed=text if error is None or isinstance(error, PolicyError) else None,
             refused=error is not None,
-            applied=self._good.keep,
+            applied=self._last_good.keep,
         )
         plan, sockets, bounds = self._doorway
         run(
@@ -145,22 +147,22 @@ class _WorkerTask:
             lifeline=link.lifeline,
         )
 
-    def _begin(self) -> tuple[bytes | None, Exception | None, AsyncGate]:
-        """The file's text, what is wrong with it, and a gate for it or else for the last text that was good."""
+    def _make_gate(self) -> tuple[bytes | None, Exception | None, AsyncGate]:
+        """(the file's text, its error, a gate for that text or else for the last good one)."""
         text: bytes | None = None
         try:
-            text = (self._good.text() or self._first) if is_read_once(self._file) else read_again(self._file)
+            text = (self._last_good.text() or self._first_text) if is_read_once(self._file) else read_again(self._file)
             gate = AsyncGate(self._parse(text), store=self._store)
         except (HeadgateError, OSError) as error:
-            good = policy_of(self._good.text() or self._first, self._file)
-            return text, error, AsyncGate(good, store=self._store)
-        self._good.keep(text)
+            policy_in_force = policy_of(self._last_good.text() or self._first_text, self._file)
+            return text, error, AsyncGate(policy_in_force, store=self._store)
+        self._last_good.keep(text)
         return text, None, gate
 
     def _parse(self, text: bytes) -> Policy:
         policy = policy_of(text, self._file)
-        if self._own_store and _store_named(policy) != self._store_named:
-            raise other_store(self._file)
+        if self._uses_policy_store and _store_named(policy) != self._store_named:
+            raise store_change_error(self._file)
         return policy
 
 

@@ -9,8 +9,8 @@ from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
-from headgate.service.workers.door_plan import DoorWish, plan_door, port_of, sockets_of
-from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
+from headgate.service.workers.door_plan import DoorOptions, plan_door, port_of, sockets_of
+from headgate.service.workers.policy_watch import PolicyWatch, policy_of, store_change_error
 from headgate.service.workers.process import run
 from headgate.supervisor.listener import address_of, listen
 
@@ -24,13 +24,13 @@ def serve(
     port: int,
     drain_s: float,
     bounds: Bounds,
-    door: DoorWish,
+    door: DoorOptions,
     announce: Callable[[str, str], None],
 ) -> None:
-    """Serve the policy of a text, which is that of the file now, in this process until told to stop.
+    """Serve the policy of a text, which the file has now, in this process until a signal stops it.
 
-    `store` (a URL) stands in for the policy's own. `door` is what is to stand before the service. `announce` gets the
-    address and words about the door, once requests are answered.
+    `store` (a URL) replaces the policy's own. `door` is the requested front door. `announce` gets the address and a
+    text about the door, once requests are answered.
     """
     policy = policy_of(text, policy_file)
     gate = AsyncGate(policy, store=store)
@@ -42,11 +42,11 @@ def serve(
     def parse(text: bytes) -> Policy:
         changed = policy_of(text, policy_file)
         if store is None and changed.store != policy.store:
-            raise other_store(policy_file)
+            raise store_change_error(policy_file)
         return changed
 
-    watch = PolicyWatch(policy_file, gate, service.events, parse, judged=text)
+    watch = PolicyWatch(policy_file, gate, service.events, parse, processed=text)
     address = address_of(listener, plan.scheme)
     with sockets_of(plan) as sockets:
         answering = port_of(plan, service, listener, bounds, sockets=sockets)
-        run(service, answering, watch, drain_s=drain_s, announce=lambda: announce(address, plan.told))
+        run(service, answering, watch, drain_s=drain_s, announce=lambda: announce(address, plan.description))

@@ -1,1 +1,1 @@
-"""What stands around a store that may fail: deadline, breaker, and the written choice for an outage."""
+"""The guard of a store that may fail: deadline, circuit breaker, and the configured choice for an outage."""

@@ -1,6 +1,6 @@
 """A circuit breaker: without one, every request would wait for a store that does not answer.
 
-Closed, calls go to the store. After some failures one after another it opens, and none do; a probe in
+While it is closed, calls go to the store. After some consecutive failures it opens, and none do; a probe in
 the background, at growing and jittered intervals, finds out when the store is back. Then it is half
 open: a growing share of the calls goes to the store, so that not all come back at once.
 """
@@ -25,23 +25,23 @@ from headgate.forks import register_for_forks
 log = logging.getLogger("headgate")
 
 _JITTER = random.SystemRandom()
-"""Of the system: a program's seed is the program's, and the workers that one process forks do not probe in step."""
+"""Of the system: the seed of a program remains its own, and the forked workers of one process do not probe in step."""
 
 CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
 FAILURES = 3
-"""Calls that fail one after another before it opens."""
+"""Consecutive failures after which it opens."""
 
 FIRST_PROBE_S = 0.1
 LAST_PROBE_S = 2.0
-MOST_COMPLAINTS = 20
-"""Keys whose faults are told in the log."""
+MAX_LOGGED_ERRORS = 20
+"""How many different errors of single keys are logged."""
 
 RAMP_S = 0.5
 """How long it is half open."""
 
 CALM_S = 10.0
-"""A store that fails again sooner is probed at the interval that had been reached: it answers probes, not calls."""
+"""A store that fails again sooner is probed at the interval reached before: it answers probes, but no calls."""
 
 
 class Breaker:
@@ -67,23 +67,23 @@ class Breaker:
         self._most_failures = failures
         self._first_probe_s = self._pause_s = first_probe_s
         self.failures = 0
-        """Calls that failed one after another, up to now."""
+        """Consecutive failures up to now."""
 
-        self._complaints: set[str] = set()
+        self._logged_errors: set[str] = set()
         self._half_open_us = 0
-        self._turns = 0.0
-        """Each call while it is half open adds the share of that moment, and whole ones go through."""
+        self._share_sum = 0.0
+        """While it is half open each call adds the share of that moment; at each whole number one goes through."""
 
         self._prober: threading.Thread | asyncio.Task[None] | None = None
-        self._only_tasks = False
-        """Whether no thread can ask the store."""
+        self._needs_event_loop = False
+        """Whether only an event loop can call the store, and no thread."""
 
         self._pid = 0
         self._lock = threading.Lock()
         register_for_forks(self)
 
     def after_fork(self) -> None:
-        """Begin with a new lock; what is known of the store holds in a child process, too."""
+        """Begin with a new lock; the state of the store is the same in a child process."""
         self._lock = threading.Lock()
 
     def lets_through(self) -> bool:
@@ -97,22 +97,22 @@ class Breaker:
             if share >= 1:
                 self.state = CLOSED
                 return True
-            self._turns += share
-            if self._turns < 1:
+            self._share_sum += share
+            if self._share_sum < 1:
                 return False
-            self._turns -= 1
+            self._share_sum -= 1
             return True
 
     def succeeded(self) -> None:
-        """A call was answered."""
+        """Record a call that the store answered."""
         if self.failures:
             self.failures = 0
 
     def failed(self, error: Exception) -> None:
-        """A call was not answered. What is wrong with one key or server of a Cluster says nothing about others."""
+        """Record a call that failed. The error of one key or of one server of a Cluster says nothing about others."""
         if isinstance(error, StoreKeyError):
-            if str(error) not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
-                self._complaints.add(str(error))
+            if str(error) not in self._logged_errors and len(self._logged_errors) < MAX_LOGGED_ERRORS:
+                self._logged_errors.add(str(error))
                 log.warning("a request is decided without the store: %s", str(error))
             return
         if _is_of_one_server(error):
@@ -130,7 +130,7 @@ class Breaker:
             listener(error)
 
     def close(self) -> None:
-        """Forget what failed: no call will come any more, and none needs to find out."""
+        """Reset the state and end the probes: no more calls will follow."""
         with self._lock:
             self.state = CLOSED
             self.failures = 0
@@ -138,9 +138,9 @@ class Breaker:
             self._prober.get_loop().call_soon_threadsafe(self._prober.cancel)
 
     def probe_in_thread(self, probe: Callable[[], object]) -> None:
-        """Start a thread that finds out when the store is back, where none runs.
+        """Start a thread that finds out when the store is back, unless one runs.
 
-        Where the system has no room for one, or the interpreter is ending, the next call tries again.
+        Where the system cannot start one, or the interpreter is ending, the next call tries again.
         """
         if not self._needs_prober():
             return
@@ -148,25 +148,25 @@ class Breaker:
             if self._needs_prober():
                 self._pid = os.getpid()
                 self._prober = threading.Thread(
-                    target=self._probe_on, args=(_WeakProbe(probe),), name="headgate-probe", daemon=True
+                    target=self._run_probes, args=(_WeakProbe(probe),), name="headgate-probe", daemon=True
                 )
                 with suppress(RuntimeError):
                     self._prober.start()
 
     def probe_in_task(
-        self, probe: Callable[[], Awaitable[object]], in_thread: Callable[[], object] | None = None
+        self, probe: Callable[[], Awaitable[object]], thread_probe: Callable[[], object] | None = None
     ) -> None:
         """`probe_in_thread` on an event loop.
 
-        A program may run an event loop for each request, which ends before a probe is due: the next one is in a thread.
+        A program may run an event loop for each request, which ends before a probe is due: then a thread probes.
         """
         if not self._needs_prober():
             return
-        if in_thread is not None and self._was_cut_off() and not self._only_tasks:
-            self.probe_in_thread(in_thread)
+        if thread_probe is not None and self._was_cut_off() and not self._needs_event_loop:
+            self.probe_in_thread(thread_probe)
         else:
             self._pid = os.getpid()
-            self._prober = asyncio.get_running_loop().create_task(self._probe_async(_WeakProbe(probe)))
+            self._prober = asyncio.get_running_loop().create_task(self._run_probes_async(_WeakProbe(probe)))
 
     def _needs_prober(self) -> bool:
         if self.state != OPEN:
@@ -179,7 +179,7 @@ class Breaker:
         return not prober.is_alive()
 
     def _was_cut_off(self) -> bool:
-        """Whether the last probes ended with their event loop, while the store was still away."""
+        """Whether the last probes ended with their event loop, before the store was back."""
         prober = self._prober
         return (
             isinstance(prober, asyncio.Task)
@@ -187,35 +187,35 @@ class Breaker:
             and (prober.cancelled() or not prober.get_loop().is_running())
         )
 
-    def _probe_on(self, known: _WeakProbe) -> None:
+    def _run_probes(self, weak_probe: _WeakProbe) -> None:
         while self.state == OPEN:
             threading.Event().wait(self._next_pause_s())
-            if (probe := known()) is None:  # the store is gone
+            if (probe := weak_probe()) is None:  # the store is gone
                 return
             try:
                 probe()
-            except ConfigError:  # it is asked on an event loop alone
-                self._only_tasks = True
+            except ConfigError:  # only an event loop can call it
+                self._needs_event_loop = True
                 return
             except HeadgateError as error:
-                if _is_of_one_server(error):  # others of the Cluster answer
-                    self._is_back()
+                if _is_of_one_server(error):  # other servers of the Cluster answer
+                    self._enter_half_open()
             else:
-                self._is_back()
-            del probe  # while asleep, nothing keeps the store
+                self._enter_half_open()
+            del probe  # the pause must not keep the store alive
 
-    async def _probe_async(self, known: _WeakProbe) -> None:
+    async def _run_probes_async(self, weak_probe: _WeakProbe) -> None:
         while self.state == OPEN:
             await asyncio.sleep(self._next_pause_s())
-            if (probe := known()) is None:
+            if (probe := weak_probe()) is None:
                 return
             try:
                 await probe()
             except HeadgateError as error:
                 if _is_of_one_server(error):
-                    self._is_back()
+                    self._enter_half_open()
             else:
-                self._is_back()
+                self._enter_half_open()
             del probe
 
     def _next_pause_s(self) -> float:
@@ -223,24 +223,24 @@ class Breaker:
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LAST_PROBE_S)
         return jittered(pause_s)
 
-    def _is_back(self) -> None:
+    def _enter_half_open(self) -> None:
         with self._lock:
-            if self.state != OPEN:  # it was closed meanwhile: no call needs to find out
+            if self.state != OPEN:  # it was closed meanwhile
                 return
             self.state = HALF_OPEN
             self._half_open_us = self._clock.now_us()
             self.failures = 0
-            self._turns = 0.0
+            self._share_sum = 0.0
         log.warning("the store answers again: %s", self.shown)
         for listener in self.listeners:
             listener(None)
 
 
 class _WeakProbe:
-    """A method of a store that does not keep the store; calling it gives the method, None once the store is gone.
+    """A weak reference to a method of a store; calling it returns the method, None once the store is gone.
 
-    `weakref.WeakMethod` does that with callbacks, which fail where the collector takes the store while the thread that
-    has the reference ends: no caller can catch that error.
+    `weakref.WeakMethod` works with callbacks, which fail where the garbage collector takes the store while the thread
+    that has the reference ends: no caller can catch that error.
     """
 
     __slots__ = ("_function", "_store")
@@ -259,5 +259,5 @@ def _is_of_one_server(error: Exception) -> bool:
 
 
 def jittered(pause_s: float) -> float:
-    """A pause of half to one and a half times as long, another one in each process and each time."""
+    """A pause of half to one and a half times as long, a different one in each process and each time."""
     return pause_s * _JITTER.uniform(0.5, 1.5)

@@ -1,4 +1,4 @@
-"""What stands before a store that may fail, so that the choice written down for each limit decides where it does."""
+"""Selects the guard or fallback of a store that may fail, so that the configured choice of each limit decides then."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Any
 from headgate.clock import Clock
 from headgate.decision import NamedLimit, OnStoreError
 from headgate.stores.guard.fallback import Fallback
-from headgate.stores.guard.kept import settling_on
-from headgate.stores.guard.rescued import Rescue, RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits, FallbackState
+from headgate.stores.guard.pending_settlements import committer_of
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store
 
 
-def answering(store: Store) -> Store:
-    """The store, behind a guard if it fails as a whole; for one that fails in parts there is `rescued`."""
+def guarded(store: Store) -> Store:
+    """The store, behind a guard if it fails as a whole; for one that fails in parts there is `with_fallback`."""
     return GuardedStore(store, remember=False) if store.failure == "as a whole" else store
 
 
-def rescue_of(store: Store) -> Rescue:
-    """What the limits of one store share where parts of it fail."""
-    return Rescue(repr(store), settling_on(store.bind))
+def fallback_state_of(store: Store) -> FallbackState:
+    """What the limits of one store share for failures of its parts."""
+    return FallbackState(repr(store), committer_of(store.bind))
 
 
-def rescued(
-    store: Store, bound: Any, limits: Sequence[NamedLimit], clock: Clock | None, *, rescue: Rescue | None = None
+def with_fallback(
+    store: Store, bound: Any, limits: Sequence[NamedLimit], clock: Clock | None, *, state: FallbackState | None = None
 ) -> Any:
-    """Limits that are bound to what `answering` gave; where a part of the store fails, what was written decides.
+    """Limits bound to the store that `guarded` returned; where a part of it fails, the configured choice decides.
 
-    `rescue` has the states of what is decided here, and the holds, for all limits of the store.
+    `state` has the states and holds of what this process decides then, for all limits of the store.
     """
     if store.failure != "in parts" or store.breaker is None:
         return bound
     choice: OnStoreError = "local"
-    own = rescue or rescue_of(store)
-    fallback = Fallback(limits, choice, Fraction(1), own.local, clock)
-    return RescuedLimits(bound, fallback, store.breaker, store.probe, own, clock)
+    state = state or fallback_state_of(store)
+    fallback = Fallback(limits, choice, Fraction(1), state.local, clock)
+    return FallbackLimits(bound, fallback, store.breaker, store.probe, state, clock)

@@ -1,4 +1,4 @@
-"""What is decided while a store does not answer: what was written down for each limit.
+"""The decisions while a store does not answer, by the configured choice of each limit.
 
 `open` passes and counts nothing, `closed` refuses, `local` decides in this process by a share of the limit.
 Of several limits the strictest choice decides.
@@ -22,8 +22,8 @@ from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, StatesAt, read_receipt
 
 MAX_LOCAL_KEYS = 100_000
-COME_BACK_US = 1_000_000
-"""What a refusal for want of a store tells: about when it is looked for again."""
+RETRY_AFTER_US = 1_000_000
+"""The wait that a refusal without a store states: about when a probe tries the store again."""
 
 
 class Fallback:
@@ -41,12 +41,12 @@ class Fallback:
         self.groups = max((definition.group + 1 for definition in definitions), default=0)
         self._choices = [definition.on_store_error or choice for definition in definitions]
         self._enforced_closed = any(
-            own == "closed" and not definition.shadow
-            for own, definition in zip(self._choices, self.definitions, strict=True)
+            limit_choice == "closed" and not definition.shadow
+            for limit_choice, definition in zip(self._choices, self.definitions, strict=True)
         )
-        self._local = [number for number, own in enumerate(self._choices) if own == "local"]
+        self._local = [number for number, limit_choice in enumerate(self._choices) if limit_choice == "local"]
         self.local_groups = sorted({self.definitions[number].group for number in self._local})
-        """The groups whose limits are decided here, which are those of `bound`."""
+        """The groups whose limits this process decides, which are those of `bound`."""
 
         self._by_scope = {definition.scope: definition for definition in self.definitions}
         self.bound: BoundLimits = local.bind(
@@ -62,37 +62,37 @@ class Fallback:
         )
 
     def decide(self, operation: Operation) -> Decision:
-        """The decision, `degraded` by the choice that decided."""
+        """Decide an operation; `degraded` of the decision is the choice that decided."""
         return self._decide(operation, self.bound.decide)
 
     def reserve(self, operation: Operation, hold: Hold) -> Reserved:
-        """The same, held where limits are decided here; the id is that of the local store, "" where nothing is held.
+        """`decide`, and hold what is charged locally; the id is that of the local store, "" where nothing is held.
 
-        Raises what a store does for what cannot be held.
+        Raises the errors that a store raises for what cannot be held.
         """
         self._check(operation, hold)
-        made: list[Reserved] = []
+        reserved: list[Reserved] = []
 
-        def ask(own: Operation) -> Decision:
-            if not own.commit:
-                return self.bound.decide(own)
-            made.append(self.bound.reserve(own, hold))
-            return made[0].decision
+        def decide_locally(local: Operation) -> Decision:
+            if not local.commit:
+                return self.bound.decide(local)
+            reserved.append(self.bound.reserve(local, hold))
+            return reserved[0].decision
 
-        decision = self._decide(operation, ask)
-        if not made or not decision.allowed:
+        decision = self._decide(operation, decide_locally)
+        if not reserved or not decision.allowed:
             return Reserved(decision, "", repeated=False)
-        return Reserved(decision, made[0].id, made[0].repeated)
+        return Reserved(decision, reserved[0].id, reserved[0].repeated)
 
     def standings(self, after: Sequence[Standing]) -> tuple[Standing, ...]:
-        """What these limits have, from what the local store tells of those that it decides."""
+        """The standings of these limits, from those that the local store reports of the limits that it decides."""
         return tuple(
             Standing(self._by_scope[definition.scope], remaining, reset_after_us)
             for definition, remaining, reset_after_us in after
         )
 
     def _check(self, operation: Operation, hold: Hold) -> None:
-        """Raise what a store does for what is not asked for rightly."""
+        """Raise the errors that a store raises for invalid arguments."""
         keys, costs = operation.keys, operation.costs
         if len(keys) != self.groups or len(costs) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys and costs")
@@ -109,19 +109,19 @@ class Fallback:
             return
         check_hits(definition.limit for definition in self.definitions)
 
-    def _decide(self, operation: Operation, ask: Callable[[Operation], Decision]) -> Decision:
-        """The decision; `ask` decides the limits that are decided here."""
+    def _decide(self, operation: Operation, decide_locally: Callable[[Operation], Decision]) -> Decision:
+        """The decision; `decide_locally` decides the `local` limits."""
         keys, costs = operation.keys, operation.costs
         closed = self._enforced_closed and any(costs)
         readings = [
-            Reading(False, 0, 0, COME_BACK_US, COME_BACK_US, 0)
-            if own == "closed" and costs[definition.group]
+            Reading(False, 0, 0, RETRY_AFTER_US, RETRY_AFTER_US, 0)
+            if choice == "closed" and costs[definition.group]
             else Reading(True, definition.limit.quota, 0, 0, 0, 0)
-            for own, definition in zip(self._choices, self.definitions, strict=True)
+            for choice, definition in zip(self._choices, self.definitions, strict=True)
         ]
         degraded = "closed" if self._enforced_closed else "open"
         if self._local:
-            decision = ask(
+            decision = decide_locally(
                 Operation(
                     tuple(keys[group] for group in self.local_groups),
                     tuple(costs[group] for group in self.local_groups),
@@ -131,46 +131,51 @@ class Fallback:
                 )
             )
             degraded = decision.degraded or "local"
-            for number, own in zip(self._local, decision.limits, strict=True):
+            for number, local in zip(self._local, decision.limits, strict=True):
                 readings[number] = Reading(
-                    own.allowed, own.remaining, own.reset_after_us, own.retry_after_us, own.next_after_us, own.delay_us
+                    local.allowed,
+                    local.remaining,
+                    local.reset_after_us,
+                    local.retry_after_us,
+                    local.next_after_us,
+                    local.delay_us,
                 )
         if closed:
             degraded = "closed"
-        each = [costs[definition.group] for definition in self.definitions]
+        costs_of_limits = [costs[definition.group] for definition in self.definitions]
         pairs = zip(self.definitions, readings, strict=True)
         allowed = all(reading.allowed or definition.shadow for definition, reading in pairs)
-        binding = binding_of(self.definitions, readings, each, allowed=allowed)
+        binding = binding_of(self.definitions, readings, costs_of_limits, allowed=allowed)
         return Decision(self.definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
 
     def give_back(self, receipt: Receipt, ago_us: int) -> None:
-        """Give back what was charged here."""
+        """Give back what this process charged."""
         read_receipt(self.definitions, receipt, ago_us)
         if self._local:
             keys, costs, _, charged = receipt
-            own = Receipt(
+            local = Receipt(
                 tuple(keys[group] for group in self.local_groups),
                 tuple(costs[group] for group in self.local_groups),
                 charged=None if charged is None else [charged[number] for number in self._local],
             )
-            self.bound.give_back(own, ago_us)
+            self.bound.give_back(local, ago_us)
 
     def reset(self, keys: tuple[Key, ...]) -> bool:
-        """Forget what was used here."""
+        """Forget the local usage; return whether there was any."""
         return bool(self._local) and self.bound.reset(tuple(keys[group] for group in self.local_groups))
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> StatesAt:
-        """The states here; None for limits that are not decided here."""
+        """The local states; None for limits that this process does not decide."""
         states: list[tuple[Any, ...] | None] = [None] * len(self.definitions)
         if self._local:
-            found = self.bound.read(tuple(keys[group] for group in self.local_groups), now_us)
-            for number, state in zip(self._local, found, strict=True):
+            local_states = self.bound.read(tuple(keys[group] for group in self.local_groups), now_us)
+            for number, state in zip(self._local, local_states, strict=True):
                 states[number] = state
         return StatesAt(states, now_us)
 
 
 def check_on_store_error(choice: object) -> OnStoreError | Literal[""]:
-    """A choice that may be given, "" where it is not; raises ConfigError for what is none."""
+    """An optional choice, "" where there is none; raises ConfigError for an invalid one."""
     if choice is None or choice == "":
         return ""
     if choice not in ON_STORE_ERROR:

@@ -1,8 +1,8 @@
-"""Holds of a store that may fail: where it does not answer, they are made in its place, and settlements wait for it.
+"""Holds of a store that may fail: where it does not answer, this process makes them, and keeps settlements for it.
 
-A hold that was made in this process in place of the store is settled and extended here, whatever state the store is in
-by then. Any other is one of the store: while that does not answer, its settlement is kept, see `kept`, and an extension
-is refused. A reserve whose answer was lost may have been made in both places; it is settled in both with the same.
+A hold that this process made in place of the store is settled and extended here, whether the store answers by then or
+not. Any other hold is one of the store: while that does not answer, `pending_settlements` keeps its settlement, and an
+extension is refused. A hold whose `reserve` got no answer may exist in both places; it is settled alike in both.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from headgate.operation import Operation
 from headgate.stores.guard import local_holds
 from headgate.stores.guard.breaker import OPEN
 from headgate.stores.guard.fallback import Fallback
-from headgate.stores.guard.kept import KeptSettlements
-from headgate.stores.guard.local_holds import HERE, LocalHold, LocalHolds
+from headgate.stores.guard.local_holds import LOCAL_BIT, LocalHold, LocalHolds
+from headgate.stores.guard.pending_settlements import PendingSettlements
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
 
 
 class Access(Protocol):
-    """Whether the store is asked, and what is noted of its answers: a breaker, or what asks each time."""
+    """Decides whether a call goes to the store, and records its outcome: a breaker, or one that always allows it."""
 
     @property
     def state(self) -> str: ...
@@ -48,8 +48,8 @@ class Access(Protocol):
     def failed(self, error: Exception) -> None: ...
 
 
-class Remembered(Protocol):
-    """What is told of changes that may end a refusal that is remembered."""
+class RefusalNotes(Protocol):
+    """Is notified of changes that may end a remembered refusal."""
 
     def charged(self, keys: tuple[Key, ...]) -> None: ...
     def held(self, whole_id: str, keys: tuple[Key, ...]) -> None: ...
@@ -58,11 +58,11 @@ class Remembered(Protocol):
 
 
 class GuardedHolds:
-    """The steps of holding, settling and extending; they yield what the store answers.
+    """The steps of holding, settling and extending; they yield calls of the store.
 
-    `local` and `kept` are those of the store, `bound` and `fallback` the limits on it and in its place. `away`, which
-    each is given, is called where the store does not answer: it sees to it that the end of the outage is noticed, and
-    that what is kept is sent.
+    `local` and `pending_settlements` are those of the store, `bound` and `fallback` the limits on it and in its place.
+    Each method calls its `on_outage` where the store does not answer: that starts to probe for the end of the outage,
+    and to send pending settlements.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class GuardedHolds:
         bound: Any,
         fallback: Fallback,
         local: LocalHolds,
-        kept: KeptSettlements,
-        remembered: Remembered,
+        pending_settlements: PendingSettlements,
+        refusal_notes: RefusalNotes,
         clock: Clock | None,
     ) -> None:
         self._access = access
         self._bound = bound
         self._fallback = fallback
         self._local = local
-        self._kept = kept
-        self._remembered = remembered
+        self._pending_settlements = pending_settlements
+        self._refusal_notes = refusal_notes
         self._clock = clock
 
-    def reserving(self, operation: Operation, hold: Hold, away: Callable[[], object]) -> Steps[Reserved]:
+    def reserving(self, operation: Operation, hold: Hold, on_outage: Callable[[], object]) -> Steps[Reserved]:
         """Hold on the store, or in its place."""
         name = hold.name
         if (
@@ -92,7 +92,7 @@ class GuardedHolds:
             and operation.keys
             and self._local.find(_digest(operation.keys[0], name), 0, self._fallback) is not None
         ):
-            return self._reserve_here(operation, hold, "")  # repeated: it was held here before
+            return self._reserve_locally(operation, hold, "")  # repeated: this process made it before
         lost_id = ""
         if self._access.lets_through():
             try:
@@ -100,61 +100,61 @@ class GuardedHolds:
             except StoreError as error:
                 lost_id = error.hold_id if error.was_sent else ""
                 self._access.failed(error)
-                self._remembered.charged(operation.keys)  # it may have been
+                self._refusal_notes.charged(operation.keys)  # the store may have charged it
             else:
                 self._access.succeeded()
                 if reserved.decision.allowed:
-                    self._remembered.held(reserved.id, operation.keys)
+                    self._refusal_notes.held(reserved.id, operation.keys)
                 return reserved
-        reserved = self._reserve_here(operation, hold, lost_id)
-        away()
+        reserved = self._reserve_locally(operation, hold, lost_id)
+        on_outage()
         return reserved
 
     def committing(
-        self, whole_id: str, actuals: Amounts, now_us: int | None, away: Callable[[], object]
+        self, whole_id: str, actuals: Amounts, now_us: int | None, on_outage: Callable[[], object]
     ) -> Steps[Settlement]:
-        """Settle where the hold was made; what cannot reach the store is kept."""
+        """Settle where the hold was made; keep a settlement that cannot reach the store."""
         digest, place = read_id(whole_id)
-        given = amounts_of(actuals)
+        amounts = amounts_of(actuals)
         hold = self._local.find(digest, place, self._fallback)
         if hold is not None:
-            settlement = local_holds.commit(hold, given, self._fallback, now_us)
+            settlement = local_holds.commit(hold, amounts, self._fallback, now_us)
             if hold.lost_id and settlement.outcome == "settled":
-                self._kept.add(hold.lost_id, given, now_us, self._clock)
-                away()
+                self._pending_settlements.add(hold.lost_id, amounts, now_us, self._clock)
+                on_outage()
             return settlement
-        if place & HERE:
+        if place & LOCAL_BIT:
             return Settlement("unknown", None, ())
-        told = self._kept.find(whole_id)
-        if told is None and self._access.state != OPEN:  # while it is half open, too: it can be settled nowhere else
+        pending = self._pending_settlements.find(whole_id)
+        if pending is None and self._access.state != OPEN:  # also while it is half open: only the store can settle it
             try:
-                came: Settlement = yield self._bound.commit(whole_id, given, now_us=now_us)
+                reply: Settlement = yield self._bound.commit(whole_id, amounts, now_us=now_us)
             except StoreError as error:
                 self._access.failed(error)
             else:
                 self._access.succeeded()
-                return came
+                return reply
             finally:
-                self._remembered.settled(whole_id)
-        if told is None:
-            told = self._kept.add(whole_id, given, now_us, self._clock)
-        away()
-        return told
+                self._refusal_notes.settled(whole_id)
+        if pending is None:
+            pending = self._pending_settlements.add(whole_id, amounts, now_us, self._clock)
+        on_outage()
+        return pending
 
     def extending(
-        self, whole_id: str, lease_us: int, more: Sequence[int], now_us: int | None, away: Callable[[], object]
+        self, whole_id: str, lease_us: int, more: Sequence[int], now_us: int | None, on_outage: Callable[[], object]
     ) -> Steps[Extension]:
-        """Extend where the hold was made; while the store does not answer, one of the store is not extended."""
+        """Extend where the hold was made; a hold of the store is not extended while the store does not answer."""
         digest, place = read_id(whole_id)
         check_lease(lease_us)
         amounts = [check_amount(amount) for amount in more]
         hold = self._local.find(digest, place, self._fallback)
         if hold is not None:
             return local_holds.extend(hold, lease_us, amounts, self._fallback, now_us)
-        if place & HERE:
+        if place & LOCAL_BIT:
             return Extension("unknown", (), None)
-        if self._kept.find(whole_id) is not None:
-            away()
+        if self._pending_settlements.find(whole_id) is not None:
+            on_outage()
             return Extension("already settled", (), None)
         if self._access.state != OPEN:
             try:
@@ -166,27 +166,27 @@ class GuardedHolds:
                 return extension
             finally:
                 if any(amounts):
-                    self._remembered.extended()
-        away()
+                    self._refusal_notes.extended()
+        on_outage()
         return Extension("refused", (), None, "closed")
 
-    def _reserve_here(self, operation: Operation, hold: Hold, lost_id: str) -> Reserved:
-        """What is decided in place of the store; `lost_id` is that of a hold that the store may have made."""
+    def _reserve_locally(self, operation: Operation, hold: Hold, lost_id: str) -> Reserved:
+        """Reserve in place of the store; `lost_id` is the id of a hold that the store may have made."""
         digest = self._digest_of(operation, hold, lost_id)
-        own = hold if hold.name is None else hold._replace(name=digest)
-        decision, local_id, repeated = self._fallback.reserve(operation, own)
+        local_hold = hold if hold.name is None else hold._replace(name=digest)
+        decision, local_id, repeated = self._fallback.reserve(operation, local_hold)
         if local_id:
             groups = tuple(self._fallback.local_groups)
-            made = LocalHold(local_id, "" if hold.at_once else lost_id, self._fallback.groups, groups)
-            self._local.add(digest, made, self._fallback)
+            record = LocalHold(local_id, "" if hold.at_once else lost_id, self._fallback.groups, groups)
+            self._local.add(digest, record, self._fallback)
         elif decision.allowed and lost_id:
-            return Reserved(decision, lost_id, repeated=False)  # nothing is held but what the store may hold
+            return Reserved(decision, lost_id, repeated=False)  # only the store may have made a hold
         elif lost_id and hold.name is None:
-            self._kept.add(lost_id, (0,), None, self._clock)  # refused: no caller ever settles it
+            self._pending_settlements.add(lost_id, (0,), None, self._clock)  # refused here: no caller settles it
         return Reserved(decision, write_id(digest, self._local.place), repeated)
 
     def _digest_of(self, operation: Operation, hold: Hold, lost_id: str) -> bytes:
-        """What identifies a hold, in an id of the store and in one of this process alike."""
+        """The bytes that identify a hold, in an id of the store and in one of this process alike."""
         if lost_id:
             return read_id(lost_id)[0]
         if hold.name is None or not operation.keys:
@@ -195,5 +195,5 @@ class GuardedHolds:
 
 
 def _digest(key: Key, name: str | bytes) -> bytes:
-    """What identifies the hold of a name within a key, wherever it is."""
+    """The bytes that identify the hold of a name within a key, wherever it is."""
     return read_id(whole_id(encode_key(key), name, 0))[0]

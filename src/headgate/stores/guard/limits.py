@@ -1,6 +1,6 @@
-"""Limits of a guarded store: what is asked of the store, and what is decided where it does not answer.
+"""Limits of a guarded store: the store decides, or the fallback where the store does not answer.
 
-Each method is written once, as steps that yield what the store answers; `drive` runs them in either colour.
+Each method is written once, as steps that yield calls of the store; `drive` runs them in either colour.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 class BatchedLimits(NamedTuple):
-    """What the native core has to know of limits that are asked in batches."""
+    """What the native core has to know about limits that decide in batches."""
 
     definitions: tuple[NamedLimit, ...]
     calls: Any
-    """What packs their calls and reads the replies natively; None where Python does."""
+    """The native object that packs their calls and reads the replies; None where Python does."""
 
     number: int
-    """What remembers refusals knows them by it."""
+    """Identifies these limits in `Refusals`."""
 
     remembers: bool
     """Whether their refusals are remembered."""
 
     places: tuple[tuple[str, int], ...]
-    """Where states of theirs are, as `refusals` names them, each with its group."""
+    """The places of their states, as `refusals` names them, each with its group."""
 
 
 class _GuardedLimits:
-    """What the guarded limits of both colours are made of: each method as steps, which yield what the store answers."""
+    """The common part of the guarded limits of both colours: each method as steps, which yield calls of the store."""
 
     def __init__(
         self,
@@ -73,43 +73,45 @@ class _GuardedLimits:
         self._refusals = store.refusals
         self._memory = RefusalMemory(store.refusals, limits, now_us)
         self._remembers = store.remember and self._memory.is_used
-        self._holds = GuardedHolds(self._breaker, bound, fallback, store.local_holds, store.kept, self._memory, clock)
+        self._holds = GuardedHolds(
+            self._breaker, bound, fallback, store.local_holds, store.pending_settlements, self._memory, clock
+        )
 
     @property
     def line(self) -> Any:
-        """The lines that the store keeps for all processes; None where it has none, or is away."""
+        """The waiting lines that the store keeps for all processes; None where it has none, or does not answer."""
         return getattr(self._bound, "line", None) if self._breaker.state == CLOSED else None
 
     def _probe(self) -> None:
-        """See to it that the end of an outage is noticed."""
+        """Start to probe for the end of an outage."""
         raise NotImplementedError
 
-    def _away(self) -> None:
-        """See to it that the end of an outage is noticed, and that settlements that are kept are sent."""
+    def _handle_outage(self) -> None:
+        """Start to probe for the end of an outage, and to send pending settlements."""
         raise NotImplementedError
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         whole_id: str = self._bound.id_of(key, name)
         return whole_id
 
-    def _whole(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
+    def _operation(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
         """An operation with one key and cost for all groups."""
-        own = cost if type(cost) is int else single_cost(self._limits, cost)
-        return Operation((key,) * self._groups, (own,) * self._groups, commit=commit)
+        units = cost if type(cost) is int else single_cost(self._limits, cost)
+        return Operation((key,) * self._groups, (units,) * self._groups, commit=commit)
 
     def _deciding(self, operation: Operation) -> Steps[Decision]:
-        """Decide an operation: yields what the store is to decide."""
+        """Decide an operation: yields it where the store is to decide it."""
         if self._refusals.known and self._may_remember(operation):
-            known = self._memory.recall(operation)
-            if known is not None:
-                return known
+            refusal = self._memory.recall(operation)
+            if refusal is not None:
+                return refusal
         undone = self._refusals.undone
         if self._breaker.state == CLOSED or self._breaker.lets_through():
             try:
                 decision: Decision = yield operation
             except StoreError as error:
                 self._breaker.failed(error)
-                self._memory.charged(operation.keys)  # it may have been
+                self._memory.charged(operation.keys)  # the store may have charged it
             else:
                 if self._breaker.failures:
                     self._breaker.succeeded()
@@ -123,7 +125,7 @@ class _GuardedLimits:
         return self._fallback.decide(operation)
 
     def _may_remember(self, operation: Operation) -> bool:
-        """Whether the refusal of such an operation may be told again."""
+        """Whether the refusal of such an operation may be repeated."""
         return self._remembers and operation.commit and operation.now_us is None and operation.max_delay_us is None
 
     def _giving_back(self, receipt: Receipt, ago_us: int) -> Steps[None]:
@@ -131,7 +133,7 @@ class _GuardedLimits:
             self._fallback.give_back(receipt, ago_us)
         else:
             read_receipt(self._limits, receipt, ago_us)
-        if receipt.degraded:  # what was charged in place of the store was given back there
+        if receipt.degraded:  # a charge in place of the store was given back there
             return
         if self._breaker.lets_through():
             try:
@@ -146,12 +148,12 @@ class _GuardedLimits:
         self._probe()
 
     def _resetting(self, keys: tuple[Key, ...]) -> Steps[bool]:
-        here = self._fallback.reset(keys)
+        found_locally = self._fallback.reset(keys)
         try:
             found: bool = yield self._bound.reset(keys)
         finally:
             self._memory.given_back(keys)
-        return found or here
+        return found or found_locally
 
     def _reading(self, keys: tuple[Key, ...], now_us: int | None) -> Steps[list[tuple[Any, ...] | None]]:
         if self._breaker.lets_through():
@@ -170,18 +172,18 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         if id is not None:
-            return self.reserve(self._whole(key, cost), Hold(id, 0, at_once=True)).decision
-        own = cost if type(cost) is int else single_cost(self._limits, cost)
-        return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)), self._bound.decide)
+            return self.reserve(self._operation(key, cost), Hold(id, 0, at_once=True)).decision
+        units = cost if type(cost) is int else single_cost(self._limits, cost)
+        return drive(self._deciding(Operation((key,) * self._groups, (units,) * self._groups)), self._bound.decide)
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
-        return self.decide(self._whole(key, cost, commit=False))
+        return self.decide(self._operation(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        every, each = checked_pairs(keys, costs)
+        all_keys, all_costs = checked_pairs(keys, costs)
         if self._breaker.lets_through():
             try:
-                decisions: PythonDecisions = self._bound.hit_many(every, each)
+                decisions: PythonDecisions = self._bound.hit_many(all_keys, all_costs)
             except StoreError as error:
                 self._breaker.failed(error)
             else:
@@ -189,11 +191,11 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
                 return decisions
             finally:
                 if self._refusals.known:
-                    for key in every:
+                    for key in all_keys:
                         self._memory.charged((key,) * self._groups)
         self._probe()
-        pairs = zip(every, each, strict=True)
-        return PythonDecisions(self._fallback.decide(self._whole(key, cost)) for key, cost in pairs)
+        pairs = zip(all_keys, all_costs, strict=True)
+        return PythonDecisions(self._fallback.decide(self._operation(key, cost)) for key, cost in pairs)
 
     def decide(self, operation: Operation, /) -> Decision:
         return drive(self._deciding(operation), self._bound.decide)
@@ -202,13 +204,13 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         drive(self._giving_back(receipt, ago_us))
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
-        return drive(self._holds.reserving(operation, hold, self._away))
+        return drive(self._holds.reserving(operation, hold, self._handle_outage))
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        return drive(self._holds.committing(whole_id, actuals, now_us, self._away))
+        return drive(self._holds.committing(whole_id, actuals, now_us, self._handle_outage))
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
-        return drive(self._holds.extending(whole_id, lease_us, more, now_us, self._away))
+        return drive(self._holds.extending(whole_id, lease_us, more, now_us, self._handle_outage))
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         return drive(self._resetting(keys))
@@ -219,9 +221,9 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
     def _probe(self) -> None:
         self._breaker.probe_in_thread(self._store.probe)
 
-    def _away(self) -> None:
+    def _handle_outage(self) -> None:
         self._probe()
-        self._store.kept.send_in_thread()
+        self._store.pending_settlements.send_in_thread()
 
 
 class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
@@ -229,18 +231,20 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]:
         if id is not None:
-            return self._hit_once(self._whole(key, cost), Hold(id, 0, at_once=True))
-        return self.decide(self._whole(key, cost))
+            return self._hit_once(self._operation(key, cost), Hold(id, 0, at_once=True))
+        return self.decide(self._operation(key, cost))
 
     async def _hit_once(self, operation: Operation, hold: Hold) -> Decision:
         return (await self.reserve(operation, hold)).decision
 
     def peek(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
-        return self.decide(self._whole(key, cost, commit=False))
+        return self.decide(self._operation(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         pairs = zip(*checked_pairs(keys, costs), strict=True)
-        return PythonDecisions(all_or_error(await self.decide_many([self._whole(key, cost) for key, cost in pairs])))
+        return PythonDecisions(
+            all_or_error(await self.decide_many([self._operation(key, cost) for key, cost in pairs]))
+        )
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
         return drive_async(self._deciding(operation), self._bound.decide)
@@ -250,36 +254,36 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
 
     @property
     def batched(self) -> BatchedLimits:
-        """What the native core has to know to ask for them in batches."""
+        """What the native core has to know to decide in batches."""
         memory = self._memory
         calls = self._bound.native_calls
         return BatchedLimits(self._limits, calls, memory.number, self._remembers, memory.places)
 
     def deciding(self, operation: Operation) -> Steps[Decision]:
-        """Decide an operation: yields what the store's servers are to be asked."""
+        """Decide an operation: yields calls for the store's servers."""
         return nested(self._deciding(operation), self._bound.deciding)
 
     def remember(self, operation: Operation, decision: Decision, undone: int) -> None:
-        """Take note of a refusal that the store gave; `undone` was read before it was asked."""
+        """Remember a refusal by the store; `undone` was read before the call."""
         self._memory.remember(operation, decision, undone)
 
     def charged(self, operation: Operation) -> None:
-        """Forget what a charge has changed."""
+        """Forget the refusals that a charge has changed."""
         self._memory.charged(operation.keys)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us))
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Awaitable[Reserved]:
-        return drive_async(self._holds.reserving(operation, hold, self._away))
+        return drive_async(self._holds.reserving(operation, hold, self._handle_outage))
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Awaitable[Settlement]:
-        return drive_async(self._holds.committing(whole_id, actuals, now_us, self._away))
+        return drive_async(self._holds.committing(whole_id, actuals, now_us, self._handle_outage))
 
     def extend(
         self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None
     ) -> Awaitable[Extension]:
-        return drive_async(self._holds.extending(whole_id, lease_us, more, now_us, self._away))
+        return drive_async(self._holds.extending(whole_id, lease_us, more, now_us, self._handle_outage))
 
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]:
         return drive_async(self._resetting(keys))
@@ -290,6 +294,6 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
     def _probe(self) -> None:
         self._breaker.probe_in_task(self._store.probe_async, self._store.probe)
 
-    def _away(self) -> None:
+    def _handle_outage(self) -> None:
         self._probe()
-        self._store.kept.send_in_task()
+        self._store.pending_settlements.send_in_task()

@@ -1,8 +1,8 @@
-"""Holds that were made in this process in place of a store: their ids say so, and they are settled here.
+"""Holds that this process made in place of a store: their ids show it, and they are settled in this process.
 
-Such an id has in its place a number that is no slot of a Redis: a bit that says so, and 15 random ones of the process.
-So another process knows that it is none of its own, and answers "unknown". The hold itself is in the local store; what
-is known of it besides is here, found by the 16 bytes that both ids of a named hold have.
+The place in such an id is no slot of a Redis: it has a bit that marks it, and 15 random bits of the process. So another
+process recognizes that the hold is not its own, and answers "unknown". The hold itself is in the local store; this
+module keeps the rest, by the 16 bytes that both ids of a named hold have.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from headgate.forks import register_for_forks
 from headgate.holding import Extension, Settlement
 from headgate.stores.guard.fallback import Fallback
 
-HERE = 1 << 15
-"""The bit of a place that says that a hold was made in place of a store."""
+LOCAL_BIT = 1 << 15
+"""The bit of a place that marks a hold made in place of a store."""
 
 _RANDOM = random.SystemRandom()
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class LocalHold(NamedTuple):
-    """A hold made here: its id in the local store, and that in the store, where it may have been made too, else "".
+    """A hold of this process: its id in the local store, and its id in the store, which may have made it too, else "".
 
     Of `groups` amounts those numbered in `local_groups` are held.
     """
@@ -39,78 +39,78 @@ class LocalHold(NamedTuple):
 
 
 class LocalHolds:
-    """What is known of the holds that were made here. Safe under threads; a forked process begins with none."""
+    """The records of the holds that this process made. Safe under threads; a forked process begins with none."""
 
     def __init__(self) -> None:
-        self._begin()
+        self._reset()
         register_for_forks(self)
 
     def add(self, digest: bytes, hold: LocalHold, fallback: Fallback) -> None:
-        """Take note of a hold; two of those that were noted longest ago go where the local store has forgotten them."""
+        """Add a hold; of the two oldest, those that the local store has forgotten are dropped."""
         with self._lock:
-            former = self._known.pop(digest, None)
-            for oldest in list(islice(self._known, 2)):
-                known = self._known.pop(oldest)
-                if is_known(known, fallback):
-                    self._known[oldest] = known
-            self._known[digest] = hold if former is None else hold._replace(lost_id=former.lost_id or hold.lost_id)
+            former = self._holds.pop(digest, None)
+            for oldest in list(islice(self._holds, 2)):
+                old = self._holds.pop(oldest)
+                if is_known(old, fallback):
+                    self._holds[oldest] = old
+            self._holds[digest] = hold if former is None else hold._replace(lost_id=former.lost_id or hold.lost_id)
 
     def find(self, digest: bytes, place: int, fallback: Fallback) -> LocalHold | None:
-        """The hold of an id, that of the store for a named one, if it was made here and is remembered."""
-        if not self._known:
+        """The hold of an id (of the store's id, too, for a named one), if this process made and remembers it."""
+        if not self._holds:
             return None
         with self._lock:
-            hold = self._known.get(digest)
-            if hold is None or (place & HERE and place != self.place):
+            hold = self._holds.get(digest)
+            if hold is None or (place & LOCAL_BIT and place != self.place):
                 return None
             if not is_known(hold, fallback):
-                del self._known[digest]
+                del self._holds[digest]
                 return None
             return hold
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all holds."""
         with self._lock:
-            self._known.clear()
+            self._holds.clear()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._holds)
 
     def after_fork(self) -> None:
-        """Know of no hold in a child process: the parent settles what it made."""
-        self._begin()
+        """Have no hold in a child process: the parent settles those that it made."""
+        self._reset()
 
-    def _begin(self) -> None:
-        self._known: dict[bytes, LocalHold] = {}
+    def _reset(self) -> None:
+        self._holds: dict[bytes, LocalHold] = {}
         self._lock = threading.Lock()
-        self.place = HERE | _RANDOM.getrandbits(15)
-        """What the ids of holds that are made here have for a place."""
+        self.place = LOCAL_BIT | _RANDOM.getrandbits(15)
+        """The place in the ids of holds that this process makes."""
 
 
 def is_known(hold: LocalHold, fallback: Fallback) -> bool:
-    """Whether the local store remembers a hold. Asking changes nothing: no lease is shortened."""
+    """Whether the local store remembers a hold. The query changes nothing: no lease is shortened."""
     return fallback.bound.extend(hold.local_id, 1, (0,)).outcome != "unknown"
 
 
 def commit(hold: LocalHold, actuals: Sequence[int | None], fallback: Fallback, now_us: int | None) -> Settlement:
-    """Settle a hold that was made here; an amount for each of its groups, or one for all."""
-    own = fallback.bound.commit(hold.local_id, _of_groups(actuals, hold), now_us=now_us)
-    if own.actuals is None:
-        return own
-    each = [0] * hold.groups
-    for group, actual in zip(hold.local_groups, own.actuals, strict=True):
-        each[group] = actual
-    return Settlement(own.outcome, tuple(each), fallback.standings(own.after), "local")
+    """Settle a hold of this process; an amount for each of its groups, or one for all."""
+    local = fallback.bound.commit(hold.local_id, _local_amounts(actuals, hold), now_us=now_us)
+    if local.actuals is None:
+        return local
+    actuals_of_groups = [0] * hold.groups
+    for group, actual in zip(hold.local_groups, local.actuals, strict=True):
+        actuals_of_groups[group] = actual
+    return Settlement(local.outcome, tuple(actuals_of_groups), fallback.standings(local.after), "local")
 
 
 def extend(hold: LocalHold, lease_us: int, more: Sequence[int], fallback: Fallback, now_us: int | None) -> Extension:
-    """Extend a hold that was made here; an amount for each of its groups, or one for all."""
-    own = fallback.bound.extend(hold.local_id, lease_us, _of_groups(more, hold), now_us=now_us)
-    return Extension(own.outcome, fallback.standings(own.after), None, "local")
+    """Extend a hold of this process; an amount for each of its groups, or one for all."""
+    local = fallback.bound.extend(hold.local_id, lease_us, _local_amounts(more, hold), now_us=now_us)
+    return Extension(local.outcome, fallback.standings(local.after), None, "local")
 
 
-def _of_groups(amounts: Sequence[T], hold: LocalHold) -> list[T]:
-    """The amounts of the groups that are held here."""
+def _local_amounts(amounts: Sequence[T], hold: LocalHold) -> list[T]:
+    """The amounts of the groups that are held in this process."""
     if len(amounts) == 1:
         return list(amounts)
     if len(amounts) != hold.groups:

@@ -1,9 +1,9 @@
-"""Refusals that a process remembers, so that a client that hammers costs the store one call a second.
+"""Refusals that a process remembers, so that a client that retries all the time costs the store one call a second.
 
-A refusal is told again only while no number in it can be another one: the limits that refused have nothing left,
+A refusal is repeated only while none of its numbers can have changed: the limits that refused have nothing left,
 so no process can charge them; no limit has regained a unit yet; and this process has charged none of them, given
-nothing back and reset nothing meanwhile. Times are told as they are by then. What others do to limits that would
-have admitted, and what others give back, is seen a second later at the most.
+nothing back and reset nothing meanwhile. Its times are adjusted to the moment of the repetition. What other processes
+charge to limits that would have admitted, and what they give back, is seen a second later at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEMBERED_US = 1_000_000
 MOST_REMEMBERED = 10_000
 
 _State = tuple[str, str]
-"""Where limits that are charged together have their states: what their scopes begin with, and the key."""
+"""The states of limits that are charged together: the beginning of their scopes, and the key."""
 
 _Name = tuple[int, tuple[str, ...], tuple[int, ...]]
 
@@ -35,36 +35,36 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """What all limits of a store remember. Safe under threads."""
+    """The remembered refusals of all limits of a store. Safe under threads."""
 
     def __init__(self) -> None:
         self.known: dict[_Name, _Refusal] = {}
         self.of_state: dict[_State, set[_Name]] = {}
         self.undone = 0
-        """How often something was given back or reset."""
+        """Counts what was given back or reset."""
 
         self.limits = 0
         self._held: dict[str, Callable[[], tuple[_State, ...]]] = {}
-        """Where holds that are not settled yet were charged, by their whole ids: those made last in this process."""
+        """The states that holds were charged to, by whole id: the latest unsettled holds of this process."""
 
         self._lock = threading.Lock()
         register_for_forks(self)
 
     def after_fork(self) -> None:
-        """Forget all in a child process: a thread of the parent may have been about to change it."""
+        """Forget all in a child process: at the fork a thread of the parent may have been changing it."""
         self._lock = threading.Lock()
         self._held.clear()
         self.clear()
 
     def held(self, whole_id: str, states: Callable[[], tuple[_State, ...]]) -> None:
-        """A hold was made; the states are asked for when it is settled, since an id tells no key."""
+        """Record a new hold; `states` is called when it is settled, since its id does not contain the key."""
         with self._lock:
             if len(self._held) >= MOST_REMEMBERED:
                 del self._held[next(iter(self._held))]
             self._held[whole_id] = states
 
     def settled(self, whole_id: str) -> None:
-        """Forget what a settlement may have ended; all refusals where it is not known what it was charged to."""
+        """Forget the refusals that a settlement may have ended: all, where the states of the hold are unknown."""
         with self._lock:
             states = self._held.pop(whole_id, None)
         if not self.known:
@@ -75,7 +75,7 @@ class Refusals:
             self.drop(states(), undone=True)
 
     def add(self, name: _Name, refusal: _Refusal, undone: int) -> None:
-        """Remember, unless something was given back since `undone` was read: the refusal may be older."""
+        """Remember a refusal, unless something was given back since `undone` was read: the refusal may be older."""
         with self._lock:
             if self.undone != undone:
                 return
@@ -87,7 +87,7 @@ class Refusals:
                 self.of_state.setdefault(state, set()).add(name)
 
     def drop(self, states: Sequence[_State], *, undone: bool = False) -> None:
-        """Forget what tells of these states, which have changed."""
+        """Forget the refusals by these states, which have changed."""
         with self._lock:
             self.undone += undone
             for state in states:
@@ -95,7 +95,7 @@ class Refusals:
                     self._remove(name)
 
     def end(self, name: _Name) -> None:
-        """Forget one."""
+        """Forget one refusal."""
         with self._lock:
             self._remove(name)
 
@@ -117,7 +117,7 @@ class Refusals:
 
 
 class RefusalMemory:
-    """The refusals of some limits that are decided together, kept with those of all others of their store."""
+    """The refusals of limits that are decided together, kept with those of all other limits of their store."""
 
     def __init__(self, refusals: Refusals, limits: Sequence[NamedLimit], now_us: Callable[[], int]) -> None:
         refusals.limits += 1
@@ -126,22 +126,22 @@ class RefusalMemory:
         self._now_us = now_us
         self.is_used = not any(limit.shadow for limit in limits)
         self.places = tuple(sorted({(limit.scope.rpartition("/")[0], limit.group) for limit in limits}))
-        """Where the limits have their states, each with the group whose key it is."""
+        """The places of the limits' states, each with the group whose key it has."""
 
     def recall(self, operation: Operation) -> Decision | None:
-        """The refusal that this request is sure to get, with its times as they are now."""
+        """The refusal that this request is certain to get, with its times as of now; None where there is none."""
         name = self._name(operation)
-        known = self._refusals.known.get(name)
-        if known is None:
+        refusal = self._refusals.known.get(name)
+        if refusal is None:
             return None
         now_us = self._now_us()
-        if not known.since_us <= now_us < known.until_us:
+        if not refusal.since_us <= now_us < refusal.until_us:
             self._refusals.end(name)
             return None
-        return _later(known.decision, now_us - known.since_us)
+        return _later(refusal.decision, now_us - refusal.since_us)
 
     def remember(self, operation: Operation, decision: Decision, undone: int) -> None:
-        """Take note of a refusal, if no other charge can change it; `undone` was read before the store was asked."""
+        """Remember a refusal, if no other charge can change it; `undone` was read before the call of the store."""
         until_us = REMEMBERED_US
         for reading in decision.limits:
             if not reading.allowed:
@@ -152,41 +152,41 @@ class RefusalMemory:
             if reading.next_after_us:
                 until_us = min(until_us, reading.next_after_us)
         now_us = self._now_us()
-        refusal = _Refusal(decision, now_us, now_us + until_us, self._states(operation.keys))
+        refusal = _Refusal(decision, now_us, now_us + until_us, self._state_names(operation.keys))
         self._refusals.add(self._name(operation), refusal, undone)
 
     def charged(self, keys: tuple[Key, ...]) -> None:
-        """Forget what a charge has changed."""
+        """Forget the refusals that a charge has changed."""
         if self._refusals.known:
-            self._refusals.drop(self._states(keys))
+            self._refusals.drop(self._state_names(keys))
 
     def given_back(self, keys: tuple[Key, ...]) -> None:
-        """Forget what may have ended: something was given back, or reset."""
-        self._refusals.drop(self._states(keys), undone=True)
+        """Forget the refusals that may have ended because something was given back or reset."""
+        self._refusals.drop(self._state_names(keys), undone=True)
 
     def held(self, whole_id: str, keys: tuple[Key, ...]) -> None:
-        """A hold was made: forget what its charge has changed, and keep in mind what its settlement will."""
+        """Forget the refusals that the charge of a new hold has changed; record which its settlement will change."""
         self.charged(keys)
-        self._refusals.held(whole_id, partial(self._states, keys))
+        self._refusals.held(whole_id, partial(self._state_names, keys))
 
     def settled(self, whole_id: str) -> None:
-        """Forget what a settlement may have ended."""
+        """Forget the refusals that a settlement may have ended."""
         self._refusals.settled(whole_id)
 
     def extended(self) -> None:
-        """A hold took more: forget all, since its id tells no key."""
+        """Forget all refusals, as a hold was charged more: its id does not contain the key."""
         if self._refusals.known:
             self._refusals.clear()
 
     def _name(self, operation: Operation) -> _Name:
         return self.number, tuple(encode_key(key) for key in operation.keys), operation.costs
 
-    def _states(self, keys: tuple[Key, ...]) -> tuple[_State, ...]:
+    def _state_names(self, keys: tuple[Key, ...]) -> tuple[_State, ...]:
         return tuple((place, encode_key(keys[group])) for place, group in self.places)
 
 
 def _later(decision: Decision, passed_us: int) -> Decision:
-    """A refusal as it is told some time later, before any number of it changes."""
+    """A refusal as it reads some time later, before any of its numbers changes."""
     readings = [
         Reading(
             reading.allowed,

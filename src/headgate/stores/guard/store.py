@@ -1,8 +1,8 @@
 """A store behind a guard: whatever happens to it, every request gets an answer, in time.
 
-Calls go through a circuit breaker. Where one fails, or none may be made, the configured choice of each
-limit decides, see `fallback`; the decision says so in `degraded`. A call whose answer was lost may have
-been charged, so it is never repeated. A refusal is remembered until a number in it changes, at most a
+Calls go through a circuit breaker. Where a call fails, or may not be made, the configured choice of each
+limit decides, see `fallback`; `degraded` of the decision states that. The store may have charged a call whose
+answer was lost, so such a call is never repeated. A refusal is remembered until a number in it changes, at most a
 second, see `refusals`.
 """
 
@@ -19,9 +19,9 @@ from headgate.errors import ConfigError
 from headgate.stores.batches import DecidesBatches, Done, Failing
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Fallback, read_share
-from headgate.stores.guard.kept import CLOSE_WITHIN_US, KeptSettlements, settling_on
 from headgate.stores.guard.limits import AsyncGuardedLimits, GuardedLimits
 from headgate.stores.guard.local_holds import LocalHolds
+from headgate.stores.guard.pending_settlements import CLOSE_WITHIN_US, PendingSettlements, committer_of
 from headgate.stores.guard.refusals import Refusals
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import (
@@ -34,7 +34,7 @@ from headgate.stores.protocol import (
 
 
 class GuardedStore(Store):
-    """A store that always answers: with its own decisions, or where it cannot decide, with the configured choice.
+    """A store that always answers: with its own decisions, or with the configured choice where it cannot decide.
 
     `on_error` is the choice for limits that have none of their own: "local" decides in this process by
     `local_share` of each limit, "open" passes, "closed" refuses. `remember` is whether refusals are
@@ -61,10 +61,10 @@ class GuardedStore(Store):
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS, max_holds=MAX_LOCAL_KEYS)
         self.local_holds = LocalHolds()
         self.refusals = Refusals()
-        self.kept = KeptSettlements(
-            repr(store), settling_on(store.bind), settling_on(store.bind_async), self.refusals.settled
+        self.pending_settlements = PendingSettlements(
+            repr(store), committer_of(store.bind), committer_of(store.bind_async), self.refusals.settled
         )
-        self._breaker.listeners.append(_hastening(self.kept))
+        self._breaker.listeners.append(_hastening(self.pending_settlements))
 
         self.blocking = store.blocking
         self.clock = store.clock
@@ -82,22 +82,22 @@ class GuardedStore(Store):
         return self.inner.unguarded
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked from threads."""
+        """Bind limits for threads."""
         return GuardedLimits(self, self.inner.bind(limits, clock=clock), self._fallback(limits, clock), limits, clock)
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits | AsyncBoundLimits:
-        """The limits, ready to be asked from an event loop."""
+        """Bind limits for an event loop."""
         if not self.blocking:
             return self.bind(limits, clock=clock)
         bound = self.inner.bind_async(limits, clock=clock)
         return AsyncGuardedLimits(self, bound, self._fallback(limits, clock), limits, clock)
 
     def decide_batch(self, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
-        """Decide the checks of a batch that the front door asks, as limits of `bind_async` do; see `DecidesBatches`."""
+        """Decide a batch of checks of the front door, as limits of `bind_async` do; see `DecidesBatches`."""
         cast(DecidesBatches, self.inner).decide_batch(self, batch, clock, failure, done)
 
     def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:
-        """Raise ConfigError for more limits of one policy than the store can know."""
+        """Raise ConfigError for more limits of one policy than the store has room for."""
         self.inner.check_room(limits, clock=clock)
 
     def _fallback(self, limits: Sequence[NamedLimit], clock: Clock | None) -> Fallback:
@@ -112,9 +112,9 @@ class GuardedStore(Store):
         await self.inner.probe_async()
 
     def stats(self) -> StoreStats:
-        """What the store counts about itself, and this guard about settlements that could not reach it."""
-        kept = self.kept
-        return self.inner.stats()._replace(kept=len(kept), sent_later=kept.sent, lost=kept.lost)
+        """The counters of the store, and those of this guard for settlements that could not reach it."""
+        pending = self.pending_settlements
+        return self.inner.stats()._replace(kept=len(pending), sent_later=pending.sent, lost=pending.lost)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -142,15 +142,15 @@ class GuardedStore(Store):
         await self.inner.ping_async()
 
     def close(self) -> None:
-        """Close the store; settlements that are kept are sent first, for at most a second, or counted as lost."""
-        self.kept.close()
+        """Close the store; pending settlements are sent first, for at most a second, or counted as lost."""
+        self.pending_settlements.close()
         self.breaker.close()
         self.inner.close()
 
     async def aclose(self) -> None:
-        """`close` for an event loop; what is being settled on that comes to its end first."""
+        """`close` for an event loop; settlements that are under way on it are completed first."""
         await all_answered(within_s=CLOSE_WITHIN_US / 1_000_000)
-        await self.kept.aclose()
+        await self.pending_settlements.aclose()
         self.breaker.close()
         await self.inner.aclose()
 
@@ -158,12 +158,12 @@ class GuardedStore(Store):
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
 
 
-def _hastening(kept: KeptSettlements) -> Callable[[Exception | None], object]:
-    """What a breaker calls with an error when it opens, and with None when the store is back; it keeps nothing."""
-    known = ref(kept)
+def _hastening(pending_settlements: PendingSettlements) -> Callable[[Exception | None], object]:
+    """A listener for a breaker: it hastens settlements when the store is back, and does not keep them alive."""
+    reference = ref(pending_settlements)
 
     def listen(error: Exception | None) -> None:
-        settlements = known()
+        settlements = reference()
         if error is None and settlements is not None:
             settlements.hasten()
 

@@ -1,8 +1,8 @@
-"""Batches of checks that the front door asks, decided on a guarded Redis; docs/decisions/0071.
+"""Batches of checks from the front door, decided on a guarded Redis; docs/decisions/0071.
 
-A native `CheckBatch` packs the calls of usual checks and reads the replies of those that went well. Everything else is
-done by the steps that decide an operation alone: what is decided without the store, what is remembered, calendars, long
-keys, errors. All of it travels in one write, in the order of the checks.
+A native `CheckBatch` packs the calls of usual checks and parses their usual replies. The steps that decide a single
+operation do everything else: decisions without the store, remembered refusals, calendars, long keys, errors. All calls
+are sent in one write, in the order of the checks.
 """
 
 from __future__ import annotations
@@ -31,144 +31,144 @@ def decide_batch(
     link: AsyncLink, guard: GuardedStore, batch: Any, clock: Clock | None, failure: Failing, done: Done
 ) -> None:
     """Decide each check of a batch as the limits behind the guard do; see `DecidesBatches`."""
-    run = _Run(link, guard, batch, failure, done)
+    run = _BatchRun(link, guard, batch, failure, done)
     try:
         run.begin(clock)
     except Exception as error:
         done(error)
 
 
-class _Run:
-    """A batch on its way. What is usual takes two turns of the event loop, and no task."""
+class _BatchRun:
+    """A batch that is being decided. A usual one takes two turns of the event loop, and no task."""
 
     def __init__(self, link: AsyncLink, guard: GuardedStore, batch: Any, failure: Failing, done: Done) -> None:
         self._link = link
         self._guard = guard
         self._batch = batch
-        self._odd = _OddChecks(batch, failure)
+        self._stepwise = _StepwiseChecks(batch, failure)
         self._done = done
-        self._undone = guard.refusals.undone
+        self._undo = guard.refusals.undone
         self._count = 0
         self._refused: list[int] = []
 
     def begin(self, clock: Clock | None) -> None:
-        """Ask the store, or whatever decides in its place."""
-        batch, odd, multiplexer = self._batch, self._odd, self._link.multiplexer
+        """Send the calls to the store, or decide without it."""
+        batch, stepwise, multiplexer = self._batch, self._stepwise, self._link.multiplexer
         if self._guard.breaker.state != CLOSED or multiplexer is None:
-            odd.begin(range(len(batch)))
+            stepwise.begin(range(len(batch)))
             self._finish(None)
             return
-        moment, known = _moment_of(clock), self._guard.refusals.known
-        usual = None if known else batch.pack_usual(moment)
+        moment, refusals = _explicit_now_us(clock), self._guard.refusals.known
+        usual = None if refusals else batch.pack_usual(moment)
         if usual is not None:
             packed, self._count = usual
         else:
-            places = batch.unusual()
-            if known:
-                places = sorted({*places, *batch.remembered(known)})
-            odd.begin(places)
-            calls = {place: pack_command(call.by_sha) for place, call in odd.calls.items()}
+            indexes = batch.unusual()
+            if refusals:
+                indexes = sorted({*indexes, *batch.remembered(refusals)})
+            stepwise.begin(indexes)
+            calls = {index: pack_command(call.by_sha) for index, call in stepwise.calls.items()}
             packed, self._count = batch.pack(calls, moment)
         if self._count:
-            multiplexer.ask_packed(packed, self._count, self)
+            multiplexer.execute_packed(packed, self._count, self)
         else:
             self._done(None)
 
-    def take(self, replies: list[Any]) -> None:
-        """Go on with the replies."""
+    def receive(self, replies: list[Any]) -> None:
+        """Continue with the replies."""
         try:
             left, refused = self._batch.read(replies)
-            self._note(len(left), refused)
+            self._record(len(left), refused)
             replied = dict(left)
-            self._odd.begin(place for place in replied if place not in self._odd.calls)
+            self._stepwise.begin(index for index in replied if index not in self._stepwise.calls)
             self._finish(replied)
         except Exception as error:
             self._done(error)
 
-    def take_bytes(self, data: bytes) -> int:
-        """Take the replies from bytes where all of them are as usual."""
+    def receive_bytes(self, data: bytes) -> int:
+        """Parse the replies from bytes where all of them are usual."""
         length: int
         length, self._refused = self._batch.read_bytes(data)
         return length
 
-    def go_on(self) -> None:
-        """Go on with the replies that were bytes."""
+    def resume(self) -> None:
+        """Continue after all replies were parsed from bytes."""
         try:
-            self._note(0, self._refused)
+            self._record(0, self._refused)
             self._done(None)
         except Exception as error:
             self._done(error)
 
-    def _note(self, left: int, refused: list[int]) -> None:
-        """Take note of what was decided by the replies, except for those that are left."""
+    def _record(self, left: int, refused: list[int]) -> None:
+        """Record the decisions from the replies, except for the `left` ones."""
         batch, guard = self._batch, self._guard
         if guard.breaker.failures and left < self._count:
             guard.breaker.succeeded()
-        self._forget_charged(0)
-        for place in refused:
-            batch.limits(place).remember(batch.operation(place), batch.decision(place), self._undone)
+        self._forget_refusals(0)
+        for index in refused:
+            batch.limits(index).remember(batch.operation(index), batch.decision(index), self._undo)
         if refused:
-            self._forget_charged(refused[0])
+            self._forget_refusals(refused[0])
 
-    def _forget_charged(self, first: int) -> None:
-        """Have refusals forgotten that a check which was charged has changed, from that place on."""
-        known = self._guard.refusals
-        for place in self._batch.charged(known.of_state) if known.known else ():
-            if place >= first:
-                self._batch.limits(place).charged(self._batch.operation(place))
+    def _forget_refusals(self, first: int) -> None:
+        """Forget remembered refusals that are outdated by charged checks from index `first` on."""
+        refusals = self._guard.refusals
+        for index in self._batch.charged(refusals.of_state) if refusals.known else ():
+            if index >= first:
+                self._batch.limits(index).charged(self._batch.operation(index))
 
     def _finish(self, replies: dict[int, Any] | None) -> None:
-        """Go on with what is decided by steps, if there is such, from replies to the first of these."""
-        if not self._odd.calls:
+        """Continue the stepwise checks, if any, with the replies to their first steps."""
+        if not self._stepwise.calls:
             self._done(None)
             return
-        task = begun(self._odd.go_on(self._link, replies))
+        task = begun(self._stepwise.resume(self._link, replies))
         task.add_done_callback(lambda ended: self._done(ended.exception()))
 
 
-def _moment_of(clock: Clock | None) -> int | None:
-    """The moment of a clock that stands in for the server's."""
+def _explicit_now_us(clock: Clock | None) -> int | None:
+    """The moment of a clock that replaces the server's; None without one."""
     return None if clock is None or isinstance(clock, SystemClock) else check_now(clock.now_us())
 
 
-class _OddChecks:
-    """The checks of a batch that are decided by steps, by their places."""
+class _StepwiseChecks:
+    """The checks of a batch that are decided in steps, by their indexes."""
 
     def __init__(self, batch: Any, failure: Failing) -> None:
         self._batch = batch
         self._failure = failure
-        self._works: dict[int, Steps] = {}
+        self._steps: dict[int, Steps] = {}
         self.calls: dict[int, ScriptCall] = {}
-        """What each of them is waiting for."""
+        """The call that each of them waits for."""
 
-    def begin(self, places: Iterable[int]) -> None:
-        """Take the first step of each, or have it decided."""
-        for place in places:
-            work = self._batch.limits(place).deciding(self._batch.operation(place))
+    def begin(self, indexes: Iterable[int]) -> None:
+        """Take the first step of each check, or record its decision."""
+        for index in indexes:
+            steps = self._batch.limits(index).deciding(self._batch.operation(index))
             try:
-                self.calls[place] = next(work)
+                self.calls[index] = next(steps)
             except StopIteration as stop:
-                self._settle(place, stop.value)
+                self._record(index, stop.value)
             except Exception as error:
-                self._settle(place, error)
+                self._record(index, error)
             else:
-                self._works[place] = work
+                self._steps[index] = steps
 
-    async def go_on(self, link: AsyncLink, replies: dict[int, Any] | None) -> None:
-        """Go on to the end, from replies to the first steps; where there are none, these are asked first."""
+    async def resume(self, link: AsyncLink, replies: dict[int, Any] | None) -> None:
+        """Continue to the end, from the replies to the first steps, which are sent first where `replies` is None."""
         calls = list(self.calls.values())
         if not calls:
             return
         if replies is None:
-            came = await link.run_many(calls)
+            first_replies = await link.run_many(calls)
         else:
-            came = await link.repaired(calls, [replies[place] for place in self.calls])
-        results = await drive_together(list(self._works.values()), link.run_many, came)
-        for place, result in zip(self._works, results, strict=True):
-            self._settle(place, result)
+            first_replies = await link.repeat_unexecuted(calls, [replies[index] for index in self.calls])
+        results = await drive_together(list(self._steps.values()), link.run_many, first_replies)
+        for index, result in zip(self._steps, results, strict=True):
+            self._record(index, result)
 
-    def _settle(self, place: int, result: Decision | Exception) -> None:
+    def _record(self, index: int, result: Decision | Exception) -> None:
         if isinstance(result, Exception):
-            self._batch.failed(place, *self._failure(result))
+            self._batch.failed(index, *self._failure(result))
         else:
-            self._batch.decided(place, result)
+            self._batch.decided(index, result)

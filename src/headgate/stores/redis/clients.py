@@ -1,6 +1,6 @@
-"""What redis-py gives for a place: clients and connections, in both colours.
+"""Clients and connections of redis-py to a target, in both colours.
 
-None of them sends a call again: one whose answer was lost may have been charged.
+None of them repeats a call, since one whose reply was lost may have been charged.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from redis.sentinel import SentinelManagedConnection
 
 from headgate.stores.redis.replies import AsyncReplyParser, ReplyParser
 from headgate.stores.redis.tls_files import TlsContext
-from headgate.stores.redis.url import Address, Place
+from headgate.stores.redis.url import Address, RedisTarget
 
-_SENTINEL: Any = redis.Sentinel  # these have no types
-_ASYNC_SENTINEL: Any = redis.asyncio.Sentinel
-_NODE: Any = ClusterNode
-_POOL: Any = redis.BlockingConnectionPool
-_SSL: Any = redis.SSLConnection
-_ASYNC_SSL: Any = redis.asyncio.SSLConnection
+_Sentinel: Any = redis.Sentinel  # these have no types
+_AsyncSentinel: Any = redis.asyncio.Sentinel
+_ClusterNode: Any = ClusterNode
+_BlockingPool: Any = redis.BlockingConnectionPool
+_SslConnection: Any = redis.SSLConnection
+_AsyncSslConnection: Any = redis.asyncio.SSLConnection
 
 
-class _Tls(_SSL):  # type: ignore[misc]
-    """A connection over TLS for threads, with a context that others have, too."""
+class _TlsConnection(_SslConnection):  # type: ignore[misc]
+    """A connection over TLS for threads, with a context that connections share."""
 
     def __init__(self, *, tls: TlsContext, **options: Any) -> None:
         self._tls = tls
@@ -42,7 +42,7 @@ class _Tls(_SSL):  # type: ignore[misc]
         return self._tls.get().wrap_socket(sock, server_hostname=self.host)
 
 
-class _AsyncTls(_ASYNC_SSL):  # type: ignore[misc]
+class _AsyncTlsConnection(_AsyncSslConnection):  # type: ignore[misc]
     """The same for an event loop."""
 
     def __init__(self, *, tls: TlsContext, **options: Any) -> None:
@@ -53,90 +53,97 @@ class _AsyncTls(_ASYNC_SSL):  # type: ignore[misc]
         self.ssl_context.context = self._tls.get()
         return super()._connection_arguments()
 
-    async def disconnect(self, nowait: bool = False, **how: Any) -> None:
+    async def disconnect(self, nowait: bool = False, **options: Any) -> None:
         if nowait and self._writer is not None:
-            self._writer.transport.abort()  # else it waits for the server to agree, unseen
-        await super().disconnect(nowait, **how)
+            self._writer.transport.abort()  # else it waits in the background for the server to agree
+        await super().disconnect(nowait, **options)
 
 
-class _SentinelTls(SentinelManagedConnection, _Tls):
-    """One to whichever server Sentinels name."""
+class _SentinelTlsConnection(SentinelManagedConnection, _TlsConnection):
+    """A connection over TLS to the server that Sentinels name."""
 
 
-class _AsyncSentinelTls(AsyncSentinelManagedConnection, _AsyncTls):  # type: ignore[misc]
+class _AsyncSentinelTlsConnection(AsyncSentinelManagedConnection, _AsyncTlsConnection):  # type: ignore[misc]
     """The same for an event loop."""
 
 
-def open_client(place: Place) -> Any:
-    """The client of a place, for threads."""
-    never = _options(place)
-    if place.kind == "single":
-        kind, options = _kind(place, redis.Connection, _Tls)
-        where: dict[str, Any] = {"path": place.socket}
-        if place.socket:
-            kind = redis.UnixDomainSocketConnection
+def open_client(target: RedisTarget) -> Any:
+    """A client of a target, for threads."""
+    common_options = _connection_options(target)
+    if target.kind == "single":
+        connection_class, options = _connection_class(target, redis.Connection, _TlsConnection)
+        endpoint: dict[str, Any] = {"path": target.socket}
+        if target.socket:
+            connection_class = redis.UnixDomainSocketConnection
         else:
-            where = place.addresses[0]._asdict()
-        pool = _POOL(
-            connection_class=kind, max_connections=place.connections, timeout=place.timeout_s,
-            **where, **options, **never,
+            endpoint = target.addresses[0]._asdict()
+        pool = _BlockingPool(
+            connection_class=connection_class, max_connections=target.connections, timeout=target.timeout_s,
+            **endpoint, **options, **common_options,
         )  # fmt: skip
         return redis.Redis(connection_pool=pool)
-    if place.kind == "sentinel":
-        kind, options = _kind(place, SentinelManagedConnection, _SentinelTls)
-        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=_asking(place, never), **never, **options)
-        for each in sentinel.sentinels:
-            _prepare(each.connection_pool, place, ReplyParser, _Tls)
-        return sentinel.master_for(place.service, connection_class=kind)
-    nodes = [_NODE(host, port) for host, port in place.addresses]
+    if target.kind == "sentinel":
+        connection_class, options = _connection_class(target, SentinelManagedConnection, _SentinelTlsConnection)
+        sentinel = _Sentinel(
+            list(target.addresses),
+            sentinel_kwargs=_sentinel_options(target, common_options),
+            **common_options,
+            **options,
+        )
+        for sentinel_client in sentinel.sentinels:
+            _configure_sentinel_pool(sentinel_client.connection_pool, target, ReplyParser, _TlsConnection)
+        return sentinel.master_for(target.service, connection_class=connection_class)
+    nodes = [_ClusterNode(host, port) for host, port in target.addresses]
     return redis.RedisCluster(
-        startup_nodes=nodes, max_connections=place.connections,
-        **never, **place.options,
+        startup_nodes=nodes, max_connections=target.connections,
+        **common_options, **target.options,
     )  # fmt: skip
 
 
-def open_connection(place: Place, address: Address) -> Any:
-    """A connection to one server, for threads; it is not connected yet."""
-    kind, options = _kind(place, redis.Connection, _Tls)
-    return kind(host=address.host, port=address.port, **_options(place), **options)
+def open_connection(target: RedisTarget, address: Address) -> Any:
+    """An unopened connection to one server, for threads."""
+    connection_class, options = _connection_class(target, redis.Connection, _TlsConnection)
+    return connection_class(host=address.host, port=address.port, **_connection_options(target), **options)
 
 
-def open_async_pool(place: Place) -> Any:
-    """What makes connections to a place, for an event loop."""
-    never = _async_options(place)
-    if place.kind == "single":
-        kind, options = _kind(place, redis.asyncio.Connection, _AsyncTls)
-        where: dict[str, Any] = {"path": place.socket}
-        if place.socket:
-            kind = redis.asyncio.UnixDomainSocketConnection
+def open_async_pool(target: RedisTarget) -> Any:
+    """A pool that makes connections to a target, for an event loop."""
+    common_options = _async_connection_options(target)
+    if target.kind == "single":
+        connection_class, options = _connection_class(target, redis.asyncio.Connection, _AsyncTlsConnection)
+        endpoint: dict[str, Any] = {"path": target.socket}
+        if target.socket:
+            connection_class = redis.asyncio.UnixDomainSocketConnection
         else:
-            where = place.addresses[0]._asdict()
-        return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
-    kind, options = _kind(place, AsyncSentinelManagedConnection, _AsyncSentinelTls)
-    sentinel = _ASYNC_SENTINEL(list(place.addresses), sentinel_kwargs=_asking(place, never), **never, **options)
-    for each in sentinel.sentinels:
-        _prepare(each.connection_pool, place, AsyncReplyParser, _AsyncTls)
-    return sentinel.master_for(place.service, connection_class=kind).connection_pool
+            endpoint = target.addresses[0]._asdict()
+        return redis.asyncio.ConnectionPool(connection_class=connection_class, **endpoint, **options, **common_options)
+    connection_class, options = _connection_class(target, AsyncSentinelManagedConnection, _AsyncSentinelTlsConnection)
+    sentinel = _AsyncSentinel(
+        list(target.addresses), sentinel_kwargs=_sentinel_options(target, common_options), **common_options, **options
+    )
+    for sentinel_client in sentinel.sentinels:
+        _configure_sentinel_pool(sentinel_client.connection_pool, target, AsyncReplyParser, _AsyncTlsConnection)
+    return sentinel.master_for(target.service, connection_class=connection_class).connection_pool
 
 
-def open_async_connection(place: Place, address: Address) -> Any:
-    """A connection to one server, for an event loop; it is not connected yet."""
-    kind, options = _kind(place, redis.asyncio.Connection, _AsyncTls)
-    return kind(host=address.host, port=address.port, **_async_options(place), **options)
+def open_async_connection(target: RedisTarget, address: Address) -> Any:
+    """An unopened connection to one server, for an event loop."""
+    connection_class, options = _connection_class(target, redis.asyncio.Connection, _AsyncTlsConnection)
+    return connection_class(host=address.host, port=address.port, **_async_connection_options(target), **options)
 
 
 def can_listen(client: Any) -> bool:
-    """Whether a client of the caller's own can hear messages beside what it is asked: on a second connection."""
+    """Whether a caller's own client can receive messages beside its calls: on a second connection."""
     if isinstance(client, redis.asyncio.RedisCluster):
         return False
     pool = getattr(client, "connection_pool", None)
     return pool is None or pool.max_connections > 1
 
 
-def sends_again(client: Any) -> bool:
-    """Whether a client of the caller's own sends a call again whose reply was lost, as redis-py's do by default.
+def repeats_calls(client: Any) -> bool:
+    """Whether a caller's own client repeats a call whose reply was lost, as redis-py's do by default.
 
-    One of asyncio for a single server does not: its calls go over a multiplexer.
+    An asyncio client of a single server does not: its calls go over a multiplexer.
     """
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         retry = getattr(client, "retry", None)
@@ -150,7 +157,7 @@ def sends_again(client: Any) -> bool:
 async def disconnect(connection: Any, *, at_once: bool) -> None:
     """Close an event loop's connection; a task that waits for its reply wakes up.
 
-    Over TLS that takes until the server agrees, for 30 s where it hangs, unless it is closed `at_once`.
+    Over TLS, closing waits until the server agrees, up to 30 s where it hangs, unless it is closed `at_once`.
     """
     writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
     if at_once and writer is not None:
@@ -158,8 +165,8 @@ async def disconnect(connection: Any, *, at_once: bool) -> None:
     await connection.disconnect(nowait=True)
 
 
-async def closed(writer: asyncio.StreamWriter, within_s: float) -> None:
-    """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
+async def wait_closed(writer: asyncio.StreamWriter, within_s: float) -> None:
+    """Wait until a connection is closed, after which the event loop may end; over TLS the server has to agree."""
     try:
         async with asyncio.timeout(within_s):
             await writer.wait_closed()
@@ -173,7 +180,7 @@ async def closed(writer: asyncio.StreamWriter, within_s: float) -> None:
 def close_socket(connection: Any) -> None:
     """Close the socket of an event loop's connection, if there is one, once the loop is closed.
 
-    The transport cannot: it asks the loop to. uvloop has closed its sockets by then.
+    The transport cannot close it, since it needs the loop. uvloop has closed its sockets by then.
     """
     writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
     sock = None if writer is None else getattr(writer.get_extra_info("socket"), "_sock", None)
@@ -181,49 +188,49 @@ def close_socket(connection: Any) -> None:
         sock.close()
 
 
-def _kind(place: Place, bare: Any, over_tls: Any) -> tuple[Any, dict[str, Any]]:
-    """The class of connections to a place, and the options of each but for deadlines."""
-    if place.tls is None:
-        return bare, dict(place.options)
-    options = {name: value for name, value in place.options.items() if not name.startswith("ssl")}
-    return over_tls, options | {"tls": place.tls}
+def _connection_class(target: RedisTarget, plain: Any, over_tls: Any) -> tuple[Any, dict[str, Any]]:
+    """The class of connections to a target, and the options of each except for timeouts."""
+    if target.tls is None:
+        return plain, dict(target.options)
+    options = {name: value for name, value in target.options.items() if not name.startswith("ssl")}
+    return over_tls, options | {"tls": target.tls}
 
 
-def _asking(place: Place, never: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client of a Sentinel takes: by whom it is asked, and how long it is waited for.
+def _sentinel_options(target: RedisTarget, common_options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a Sentinel's client: its user and timeouts.
 
-    Errors of redis-py before 8.1 have all options of that client in their text, but for what a provider keeps.
+    Errors of redis-py before 8.1 show all options of that client, except for those inside a credential provider.
     """
-    asking = {name: value for name, value in never.items() if name != "parser_class"}
-    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
-    if place.sentinel:
-        asking["credential_provider"] = UsernamePasswordCredentialProvider(**place.sentinel)
-    return asking
+    options = {name: value for name, value in common_options.items() if name != "parser_class"}
+    options |= {"socket_timeout": target.per_server_timeout_s, "socket_connect_timeout": target.per_server_timeout_s}
+    if target.sentinel:
+        options["credential_provider"] = UsernamePasswordCredentialProvider(**target.sentinel)
+    return options
 
 
-def _prepare(pool: Any, place: Place, parser: Any, over_tls: Any) -> None:
-    """Give connections to a Sentinel what its client does not take."""
+def _configure_sentinel_pool(pool: Any, target: RedisTarget, parser: Any, over_tls: Any) -> None:
+    """Set options on connections to a Sentinel that its client does not accept."""
     pool.connection_kwargs["parser_class"] = parser
-    if place.tls is not None:
-        pool.connection_kwargs["tls"] = place.tls
+    if target.tls is not None:
+        pool.connection_kwargs["tls"] = target.tls
         pool.connection_class = over_tls
 
 
-def _options(place: Place) -> dict[str, Any]:
+def _connection_options(target: RedisTarget) -> dict[str, Any]:
     return {
-        "socket_timeout": place.timeout_s,
-        "socket_connect_timeout": place.first_s,
+        "socket_timeout": target.timeout_s,
+        "socket_connect_timeout": target.first_timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "parser_class": ReplyParser,
     }
 
 
-def _async_options(place: Place) -> dict[str, Any]:
+def _async_connection_options(target: RedisTarget) -> dict[str, Any]:
     """A multiplexer keeps its own deadlines, so its connections have none."""
     return {
         "socket_timeout": None,
-        "socket_connect_timeout": place.first_s,
+        "socket_connect_timeout": target.first_timeout_s,
         "retry": AsyncRetry(NoBackoff(), 0),
         "protocol": 2,
         "parser_class": AsyncReplyParser,

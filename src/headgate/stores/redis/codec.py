@@ -1,4 +1,4 @@
-"""Where states are in Redis, and what they look like there: for reading them outside the scripts."""
+"""The keys and formats of states in Redis, for reading them outside the scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.units import LARGEST, CompiledLimit
 State = tuple[Any, ...]
 
 LONGEST_NAME = 128
-"""Bytes of a key's text in the name of a Redis key; a longer one is named by its digest."""
+"""Bytes of a key's text in a Redis key; a longer text is replaced by its digest."""
 
 _SLIDING = ("sliding_window", "sliding_log")
 _LOG = Struct("<dIB")
@@ -25,18 +25,18 @@ _MOVED = Struct("<HHdIII")
 _BEFORE = Struct("<d")
 _IN_SEVERAL = 2
 _NARROW, _WIDE = (10, 6, 1 << 32), (14, 7, 1 << 53)
-"""Bytes of an entry and of its time, and the modulus of the sums."""
+"""Bytes of an entry, bytes of its time, and the modulus of the sums."""
 
 _NO_OTHERS: Mapping[int, bytes] = {}
 _UNITS = _BEFORE.unpack_from
 _SUMS = 1 << 53
 
 UNITS = 8
-"""Bytes of the units of a bucket that has too few; no other reply of one limit has as many."""
+"""Length in bytes of a reply with a bucket's too few units; no other reply of one limit is as long."""
 
 
 class KeyName:
-    """The Redis key of the hash that has the states of all limits of a rule and key.
+    """Makes the Redis key of the hash with the states of all limits of a rule and key.
 
     All limits of one key have one hash tag.
     """
@@ -49,64 +49,64 @@ class KeyName:
         self.tail = b"}:" + scope[: scope.rindex("/") + 1].encode()
 
     def of(self, text: str) -> bytes:
-        """The Redis key of a text that comes from `encode_key`: it has no brace, so it cannot choose its slot."""
+        """The Redis key for a text from `encode_key`, which has no brace and so cannot choose its slot."""
         name = text.encode()
-        return self._head + (name if len(name) <= LONGEST_NAME else _shortened(name)) + self.tail
+        return self._head + (name if len(name) <= LONGEST_NAME else _digest_name(name)) + self.tail
 
     def with_tag(self, tag: bytes) -> bytes:
-        """The Redis key of a text with this `tag_of`."""
+        """The Redis key for a text with this `tag_of`."""
         return self._head + tag + self.tail
 
 
 def tag_of(text: str) -> bytes:
-    """The hash tag of a key, whose text comes from `encode_key`."""
+    """The hash tag of a key, given its text from `encode_key`."""
     name = text.encode()
-    return name if len(name) <= LONGEST_NAME else _shortened(name)
+    return name if len(name) <= LONGEST_NAME else _digest_name(name)
 
 
-def _shortened(name: bytes) -> bytes:
-    """A long name by its digest."""
+def _digest_name(name: bytes) -> bytes:
+    """The digest that replaces a long name."""
     return b"#" + blake2b(name, digest_size=20).hexdigest().encode()
 
 
 def field_name(definition: NamedLimit) -> str:
-    """The field of a limit's state in its hash. A long log has more of them, "w0:7", beside "w0"."""
+    """The field of a limit's state in its hash. A long log has more fields, such as "w0:7", beside "w0"."""
     return f"{REDIS_FORMS[definition.limit.algorithm].field}{definition.scope.rpartition('.')[2]}"
 
 
 def is_log(definition: NamedLimit) -> bool:
-    """Whether a state may be a log, in several fields."""
+    """Whether a limit's state may be a log, in several fields."""
     return definition.limit.algorithm in _SLIDING
 
 
 def read_state(algorithm: str, value: object, others: Mapping[int, bytes] = _NO_OTHERS) -> tuple[CompiledLimit, State]:
-    """The state in a field, and the numbers that it was written under; `others` are the other fields of a long log.
+    """Parse a field: the limit that its state was written under, and the state; `others` are more fields of a long log.
 
-    Of the two sliding windows it may be either. Raises StoreKeyError for what is none.
+    A state of a sliding window may be of either kind. Raises StoreKeyError for an invalid state.
     """
     if not isinstance(value, bytes):
-        raise no_state(algorithm)
+        raise invalid_state(algorithm)
     if algorithm in _SLIDING:
         algorithm = "sliding_log" if len(value) % 2 == 0 else "sliding_window"
     try:
         former, state = _read_log(value, others) if algorithm == "sliding_log" else _read(algorithm, value)
-    except (error, IndexError, KeyError, ValueError, OverflowError) as wrong:
-        raise no_state(algorithm) from wrong
+    except (error, IndexError, KeyError, ValueError, OverflowError) as cause:
+        raise invalid_state(algorithm) from cause
     if former.period == 0 or (former.refill != 0) != REDIS_FORMS[algorithm].refills:
-        raise no_state(algorithm)
+        raise invalid_state(algorithm)
     return former, state
 
 
 def _read(algorithm: str, value: bytes) -> tuple[CompiledLimit, State]:
     form = REDIS_FORMS[algorithm].pack
-    *words, _ = unpack_from(form, value)
-    return _former(algorithm, value[calcsize(form) :]), tuple(map(_whole, words))
+    *numbers, _ = unpack_from(form, value)
+    return _former_limit(algorithm, value[calcsize(form) :]), tuple(map(_integer, numbers))
 
 
 def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit, State]:
     end_at = len(value) - min(MARKS) - _LOG.size
     offset, _, form = _LOG.unpack_from(value, end_at)
-    former = _former("sliding_log", value[-min(MARKS) :])
+    former = _former_limit("sliding_log", value[-min(MARKS) :])
     start, end, skip, copied, moved = 0, 0, 0, 0, 0.0
     if form >= _IN_SEVERAL:
         end_at -= _MOVED.size
@@ -114,65 +114,65 @@ def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit,
     length = end_at - _BEFORE.size
     (base,) = _BEFORE.unpack_from(value, length)
     width, parts, modulus = _WIDE if form % _IN_SEVERAL else _NARROW
-    texts = [(value[copied:length], base)]
+    chunks = [(value[copied:length], base)]
     if start < end <= start + len(others):
         fields = [others[number] for number in range(start, end)]
-        texts = [(field[: -_BEFORE.size], *_BEFORE.unpack(field[-_BEFORE.size :])) for field in fields]
-        texts.append((value[copied:length], moved))
+        chunks = [(field[: -_BEFORE.size], *_BEFORE.unpack(field[-_BEFORE.size :])) for field in fields]
+        chunks.append((value[copied:length], moved))
         if skip:
-            first = texts[0][0]
-            gone, left = first[: skip * width], first[skip * width :]
-            texts[0] = (left, int.from_bytes(gone[parts - width :], "little"))
+            first = chunks[0][0]
+            dropped, remaining = first[: skip * width], first[skip * width :]
+            chunks[0] = (remaining, int.from_bytes(dropped[parts - width :], "little"))
     entries = []
-    for text, sum_before in texts:  # sums of one field go on from its own, since entries of later ones may be amended
-        before = _whole(sum_before)
-        for at in range(0, len(text), width):
-            total = int.from_bytes(text[at + parts : at + width], "little")
-            time = int.from_bytes(text[at : at + parts], "little") + _whole(offset)
-            if total != before:  # else all its units were given back
+    for chunk, sum_before in chunks:  # each field has its own sum before it, since later fields may be amended
+        before = _integer(sum_before)
+        for position in range(0, len(chunk), width):
+            total = int.from_bytes(chunk[position + parts : position + width], "little")
+            time = int.from_bytes(chunk[position : position + parts], "little") + _integer(offset)
+            if total != before:  # otherwise all its units were given back
                 entries.append((time, (total - before) % modulus))
             before = total
     return former, tuple(entries)
 
 
-def _former(algorithm: str, mark: bytes) -> CompiledLimit:
+def _former_limit(algorithm: str, mark: bytes) -> CompiledLimit:
     if len(mark) not in MARKS or mark[0] not in POWERS:
-        raise ValueError("no numbers of a limit")
+        raise ValueError("not the numbers of a limit")
     return limit_of(algorithm, mark)
 
 
-def _whole(word: float) -> int:
+def _integer(word: float) -> int:
     if not abs(word) < _SUMS:
-        raise ValueError("no whole number")
+        raise ValueError("not an integer")
     return int(word)
 
 
-def no_state(algorithm: str) -> StoreKeyError:
-    """The error of what stands where a state does."""
-    return StoreKeyError(f"a value is no state of a {algorithm}: another program wrote it, or it was damaged")
+def invalid_state(algorithm: str) -> StoreKeyError:
+    """The error of a value that is not a state."""
+    return StoreKeyError(f"a value is not the state of a {algorithm}: another program wrote it, or it was damaged")
 
 
 def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
-    """What the state of a bucket that was charged at this very moment, in microseconds, tells of it."""
+    """The reading of a bucket, in microseconds, from its state just after it was charged."""
     (units,) = _UNITS(reply, at)
     if not -LARGEST <= units <= LARGEST:
-        raise no_state(limit.algorithm)
+        raise invalid_state(limit.algorithm)
     remaining, reset_after, next_after = token_bucket.measure(limit, (int(units), 0), 0)
     return Reading(True, remaining, reset_after, 0, next_after, 0)
 
 
 def read_refused(limit: CompiledLimit, reply: bytes, cost: int) -> Reading:
-    """What the units that a bucket has at this very moment tell, where they are too few for a cost."""
+    """The reading of a bucket from its current units, which are too few for a cost."""
     (units,) = _UNITS(reply, 0)
     if not -LARGEST <= units <= LARGEST:
-        raise no_state(limit.algorithm)
+        raise invalid_state(limit.algorithm)
     state = (int(units), 0)
     remaining, reset_after, next_after = token_bucket.measure(limit, state, 0)
     return Reading(False, remaining, reset_after, token_bucket.admit(limit, state, 0, cost), next_after, 0)
 
 
 def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: int) -> State | None:
-    """A state in the numbers of this limit; None where it is the same as none."""
+    """Convert a state to the numbers of this limit; None where it equals no state."""
     if former == limit:
         return state
     return transition.convert(limit, state, now_us, former)

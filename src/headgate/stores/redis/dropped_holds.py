@@ -1,9 +1,9 @@
-"""Holds that a reset of one of their keys made unknown: what they have in flight under other keys is freed."""
+"""Holds that the reset of a key made unknown: their places in flight under other keys are freed."""
 
 from __future__ import annotations
 
 from headgate.holding import ID_PREFIX, read_id
-from headgate.stores.redis.commands import SERVERS_TIME, ScriptSteps
+from headgate.stores.redis.commands import SERVER_TIME, ScriptSteps
 from headgate.stores.redis.hold_calls import HoldCalls
 from headgate.stores.redis.hold_replies import read_settled
 
@@ -11,11 +11,11 @@ from headgate.stores.redis.hold_replies import read_settled
 def drop_hold(calls: HoldCalls, letters: bytes, now_us: int | None) -> ScriptSteps:
     """Free all places of a hold, in each of its slots, and forget it; `letters` are those of its id.
 
-    The slot of the id is asked first: its record alone names the others.
+    The slot of the id comes first, since only its record names the others.
     """
     text = ID_PREFIX + letters.decode("ascii", "replace")
-    moment_us = SERVERS_TIME if now_us is None else now_us
+    moment_us = SERVER_TIME if now_us is None else now_us
     _, home = read_id(text)
     reply = yield calls.drop(calls.record(text, home), moment_us)
-    for other in read_settled(reply).others:
+    for other in read_settled(reply).other_slots:
         yield calls.drop(calls.record(text, other), moment_us)

@@ -1,4 +1,4 @@
-"""What a Redis or Valkey refuses, as errors of Headgate that tell the next step."""
+"""Refusals of a Redis or Valkey, as errors of Headgate that tell the next step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.stores.redis.tls_files import TlsFileError
 
 E = TypeVar("E", bound=BaseException)
 
-_WAYS_OUT = {
+_TEMPORARY = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
     "READONLY": "this server is a replica: name the primary, or use redis+sentinel:// or redis+cluster://",
     "LOADING": "it is loading its data",
@@ -28,17 +28,17 @@ _WAYS_OUT = {
     "NOREPLICAS": "it has too few replicas and refuses writes",
     "MAXCLIENTS": "it has too many clients",
 }
-"""Refusals that pass by themselves, or once an operator has acted. None of them has charged anything."""
+"""Refusals that end by themselves or after an operator has acted. None of them has charged anything."""
 
-_LASTING = {
+_PERMANENT = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
-    "NOSTATE": "a key of this name holds what is no state of a limit, since another program wrote it or it was damaged:"
-    " reset the key, or choose another prefix",
+    "NOSTATE": "a key of this name holds a value that is not the state of a limit, since another program wrote it or it"
+    " was damaged: reset the key, or choose another prefix",
     "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
     " +hmget +hset +hdel +lrange +ttl +expireat +unlink; to hold also +get +set +setrange +hincrby"
     " +zadd +zcount +zrange +zrangebyscore +zrem; to wait in line also +hgetall +exists +zcard +zscore +sadd +srem"
     " +smembers +pexpire +publish +subscribe +unsubscribe and &headgate:turn:*; to clear the store also +scan",
-    "NOAUTH": "it asks for a password: put it into the store's URL",
+    "NOAUTH": "it requires a password: add it to the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",
     "MOVED": "it is a Cluster: use redis+cluster://",
@@ -46,74 +46,78 @@ _LASTING = {
 }
 
 
-_AT_SENTINELS = "the user at the Sentinels may not ask for the primary: it needs +sentinel|masters"
+_SENTINEL_RIGHTS = "the user at the Sentinels may not query the primary: it needs +sentinel|masters"
 
 
 def store_error(error: Exception, shown: str) -> StoreError:
     """The error of a call; `shown` names the server."""
     if isinstance(error, StoreError):
         return error
-    told = _told(error, shown)
-    told.was_sent = told.was_sent and getattr(error, "was_sent", True)
-    return told
+    converted = _converted(error, shown)
+    converted.was_sent = converted.was_sent and getattr(error, "was_sent", True)
+    return converted
 
 
-def never_sent(error: E) -> E:
-    """An error that kept a call from being sent, for `store_error` to tell."""
+def mark_unsent(error: E) -> E:
+    """Mark an error that prevented a call from being sent, for `store_error`."""
     error.was_sent = False  # type: ignore[attr-defined]
     return error
 
 
-def _told(error: Exception, shown: str) -> StoreError:
+def _converted(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         if str(error) == NO_CONNECTION:
-            return unconnected(shown)
-        return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
-    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _FOREIGN):
-        return StoreUnavailable(f"{shown}: what it sends is no reply of a Redis ({type(error).__name__})")
+            return no_connection_error(shown)
+        return StoreTimeout(f"{shown}: no answer in time; the call may have been charged")
+    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _EXPECTED_ERRORS):
+        return StoreUnavailable(f"{shown}: it sent an invalid reply ({type(error).__name__})")
     text = str(error)
     if type(error).__name__ == "MasterNotFoundError" and _ASKS_FOR_PASSWORD.search(text):
-        return StoreUnavailable(f"{shown}: cannot be reached: {_of_sentinels(text)}")
-    code = next((known for phrase, known in _PHRASES.items() if phrase in text), text.partition(" ")[0].rstrip(":"))
+        return StoreUnavailable(f"{shown}: cannot be reached: {_sentinel_reason(text)}")
+    code = next(
+        (found for phrase, found in _CODES_BY_PHRASE.items() if phrase in text), text.partition(" ")[0].rstrip(":")
+    )
     if isinstance(error, exceptions.AuthenticationError):
-        code = code if code in _LASTING else "WRONGPASS"
-    if code not in _WAYS_OUT and code not in _LASTING:
-        code = next((known for known in (*_LASTING, *_WAYS_OUT) if f"{known} " in text), code)
-    kind = _CLASSES.get(type(error).__name__, "")
-    code = code if code in _WAYS_OUT or code in _LASTING else kind
-    if code in _WAYS_OUT:
-        return never_sent(StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})"))  # as good as: it was not executed
+        code = code if code in _PERMANENT else "WRONGPASS"
+    if code not in _TEMPORARY and code not in _PERMANENT:
+        code = next((found for found in (*_PERMANENT, *_TEMPORARY) if f"{found} " in text), code)
+    code_of_class = _CODES_BY_CLASS.get(type(error).__name__, "")
+    code = code if code in _TEMPORARY or code in _PERMANENT else code_of_class
+    if code in _TEMPORARY:
+        return mark_unsent(StoreUnavailable(f"{shown}: {_TEMPORARY[code]} ({code})"))  # sent, but not executed
     if code in ("WRONGTYPE", "NOSTATE"):
-        return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
-    if code in _LASTING:
-        may_not = _MAY_NOT.search(text) if code == "NOPERM" else None
-        if may_not is not None and may_not[1].startswith("sentinel"):
-            return StoreError(f"{shown}: {_AT_SENTINELS} (NOPERM)")
-        what = "" if may_not is None else f"; what it may not run is {may_not[1]}"
-        return StoreError(f"{shown}: {_LASTING[code]} ({code}{what})")
-    if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
-        return StoreError(f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_NO_COMMAND}")
+        return StoreKeyError(f"{shown}: {_PERMANENT[code]} ({code})")
+    if code in _PERMANENT:
+        denied = _DENIED_COMMAND.search(text) if code == "NOPERM" else None
+        if denied is not None and denied[1].startswith("sentinel"):
+            return StoreError(f"{shown}: {_SENTINEL_RIGHTS} (NOPERM)")
+        detail = "" if denied is None else f"; the denied command is {denied[1]}"
+        return StoreError(f"{shown}: {_PERMANENT[code]} ({code}{detail})")
+    if (unknown := _UNKNOWN_COMMAND.search(text)) is not None:  # the rest of the text shows the key
+        return StoreError(
+            f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_UNKNOWN_COMMAND_REASONS}"
+        )
     if isinstance(error, exceptions.ResponseError):
         return StoreError(f"{shown}: refused: {text[:200]}")
     return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """An error that is kept.
+    """An error, without the frames of its traceback, that is to be stored.
 
-    The frames that it and its causes came through refer to what keeps the error: with them, it would keep a store that
-    is no longer used, and its connections, until garbage is collected.
+    The frames of an error and its causes refer to the object that stores it: with them, the error would keep an unused
+    store and its connections alive until garbage is collected.
     """
-    link: BaseException | None = error
+    current: BaseException | None = error
     for _ in range(_MOST_CAUSES):
-        if link is not None:
-            link.__traceback__ = None
-            link = link.__cause__ or link.__context__
+        if current is not None:
+            current.__traceback__ = None
+            current = current.__cause__ or current.__context__
     return error
 
 
-def sound(reply: Any) -> Any:
-    """A reply of several; raises it where it is an error."""
+def reply_or_raise(reply: Any) -> Any:
+    """Return a reply, or raise it where it is an error."""
     if isinstance(reply, Exception):
         try:
             raise reply
@@ -122,41 +126,43 @@ def sound(reply: Any) -> Any:
     return reply
 
 
-def unconnected(shown: str) -> StoreTimeout:
-    """The error of a call that was never sent, for want of a connection."""
+def no_connection_error(shown: str) -> StoreTimeout:
+    """The error of a call that was never sent because there was no connection."""
     over = " over TLS" if shown.startswith("rediss") else ""
-    return never_sent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
+    return mark_unsent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
 
 
 NO_CONNECTION = "Timeout connecting to server"
-"""What redis-py says of a connection that is not there in time, over TLS with its handshake."""
+"""The message of redis-py where a connection, over TLS including the handshake, is not ready in time."""
 
-_FOREIGN = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
-"""What redis-py raises on purpose, and the network."""
+_EXPECTED_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
+"""Errors that redis-py raises on purpose, and those of the network."""
 
-_CLASSES = {
+_CODES_BY_CLASS = {
     "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
     "MasterDownError": "MASTERDOWN", "ClusterDownError": "CLUSTERDOWN", "TryAgainError": "TRYAGAIN",
     "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
     "MovedError": "MOVED", "AskError": "MOVED",
 }  # fmt: skip
-"""redis-py takes the code off some texts."""
+"""The codes of errors whose text redis-py strips of its code."""
 
-_MAY_NOT = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
-_UNKNOWN = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
-_NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
+_DENIED_COMMAND = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
+_UNKNOWN_COMMAND = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
+_UNKNOWN_COMMAND_REASONS = (
+    "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
+)
 
 _MOST_CAUSES = 8
 
 _ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication required")
 
-_PHRASES = {
+_CODES_BY_PHRASE = {
     "Authentication required": "NOAUTH",
     "max number of clients": "MAXCLIENTS",
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     "ACL failure in script": "NOPERM",
-    # What scripts run into where a value is none that they have written:
+    # Errors of scripts at a value that they have not written:
     "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",
     "bad argument #": "NOSTATE",
@@ -169,14 +175,14 @@ _PHRASES = {
     "offset is out of range": "NOSTATE",
     "too many results to unpack": "NOSTATE",
 }
-"""The same of texts that tell more than their class."""
+"""The codes of errors whose text is more precise than their class."""
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without an address twice or a password at all.
+    """Why a server cannot be reached, without repeating its address and without any password.
 
-    redis-py tells it in a text, and keeps the error of the system as the cause; asyncio tells the number of that in a
-    text, where a name has several addresses.
+    redis-py describes it in a text and keeps the system's error as the cause; asyncio has only the error number in a
+    text where a name has several addresses.
     """
     cause: BaseException | None = error
     for _ in range(_MOST_CAUSES):
@@ -189,19 +195,19 @@ def _reason(error: Exception) -> str:
                 return cause.strerror
             if cause.errno is not None:
                 return os.strerror(cause.errno)
-            if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
-                return os.strerror(int(told[1]))
+            if (errno_text := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
+                return os.strerror(int(errno_text[1]))
         cause = None if cause is None else cause.__cause__ or cause.__context__
     if str(error).startswith(SERVER_CLOSED_CONNECTION_ERROR):
         return "it closes the connection"
-    return _of_sentinels(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
+    return _sentinel_reason(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
 
 
-def _of_sentinels(text: str) -> str:
-    """The same of Sentinels: redis-py puts the kinds of what they said into one text."""
+def _sentinel_reason(text: str) -> str:
+    """The same for Sentinels: redis-py puts the classes of their errors into one text."""
     if _ASKS_FOR_PASSWORD.search(text):
         return (
-            "a Sentinel asks for another user or password: Sentinels are told sentinel_username and sentinel_password"
-            " of the URL's options, servers the user and the password"
+            "a Sentinel requires another user or password: the URL's options sentinel_username and sentinel_password"
+            " are for Sentinels, its user and password for servers"
         )
     return "no Sentinel that answers knows a primary of that name"

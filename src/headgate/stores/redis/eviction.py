@@ -1,4 +1,4 @@
-"""Whether a server evicts keys when its memory is full: limits are forgotten then, and nothing else would say so."""
+"""Warn of a server that evicts keys when its memory is full: it then forgets limits without any error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 log = logging.getLogger("headgate")
 
-ASKED = ("INFO", "memory")
-"""What a server is asked over a first connection. It may refuse: then nothing is known."""
+EVICTION_QUERY = ("INFO", "memory")
+"""The query over a first connection. Where the server refuses it, its policy remains unknown."""
 
 _HARMLESS = ("noeviction", "volatile-ttl")
 """The policies that docs/redis.md recommends."""
@@ -19,25 +19,25 @@ _FIELD = re.compile(rb"^(maxmemory|maxmemory_policy):([a-z0-9-]{1,40})\r?$", re.
 
 
 class EvictionNotice:
-    """Tells in the log, once, that a server of a store evicts keys."""
+    """Logs once that a server of a store evicts keys."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
-        self._is_told = False
+        self._was_logged = False
 
-    def see(self, replies: Sequence[Any]) -> None:
-        """Look at what a server replied to the commands of a first connection, of which ASKED is the last."""
+    def check(self, replies: Sequence[Any]) -> None:
+        """Check the replies to the commands of a first connection, of which EVICTION_QUERY is the last."""
         reply = replies[-1] if replies else None
-        if self._is_told or not isinstance(reply, bytes):
+        if self._was_logged or not isinstance(reply, bytes):
             return
-        told = {name.decode(): value.decode() for name, value in _FIELD.findall(reply)}
-        policy = told.get("maxmemory_policy", "noeviction")
-        if policy in _HARMLESS or told.get("maxmemory", "0") == "0":
+        fields = {name.decode(): value.decode() for name, value in _FIELD.findall(reply)}
+        policy = fields.get("maxmemory_policy", "noeviction")
+        if policy in _HARMLESS or fields.get("maxmemory", "0") == "0":
             return
-        self._is_told = True
+        self._was_logged = True
         log.warning(
-            "%s evicts keys when its memory is full (maxmemory-policy %s): what is kept there is forgotten then; "
-            "use noeviction, and a server of its own",
+            "%s evicts keys when its memory is full (maxmemory-policy %s): data is then lost; "
+            "use noeviction, and a separate server",
             self._shown,
             policy,
         )

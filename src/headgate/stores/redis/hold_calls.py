@@ -1,4 +1,4 @@
-"""The calls of scripts that hold, settle and extend what some limits charge, as bytes."""
+"""The calls of the scripts that hold, settle and extend charges, with their arguments as bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.stores.redis.hold_scripts import extend, reserve, reserve_few, set
 from headgate.stores.redis.scripts import CHECK, CHECKED, DROP, FORGET, SETTLE, SHORTEN, TURN_BACK, Script
 
 AS_HELD = -1.0
-"""An amount: as much as is held."""
+"""Stands for the held amount."""
 
 TOKEN = 8
 """Random bytes that begin an epoch of a key's holds."""
@@ -26,13 +26,13 @@ _NO_OTHERS = bytes(2)
 _REFUSED = 2
 _SLACK_S = 2
 _OTHER_CLOCK_S = 86_400
-"""How much longer a record is kept where another clock than the server's says when it is over."""
+"""How much longer a record is kept where another clock than the server's decides when it is over."""
 
 
-class HoldHead(NamedTuple):
-    """What a hold is asked for with, besides its limits: times in microseconds, -1 for none or for the server's.
+class HoldTerms(NamedTuple):
+    """The terms of a hold, besides its limits: times in microseconds, -1 for none or for the server's time.
 
-    `identity` tells which caller made it, where its id was given (`is_named`); `token` is random.
+    `identity` identifies its maker where the caller gave its id (`is_named`); `token` is random.
     """
 
     max_delay_us: float
@@ -45,159 +45,166 @@ class HoldHead(NamedTuple):
     token: bytes
 
 
-class HoldPlace(NamedTuple):
-    """A slot, the record that a hold has in it, and the limits whose states are there, by their numbers.
+class HoldShard(NamedTuple):
+    """A slot, the record of a hold in it, and the numbers of the limits whose states are there.
 
-    `listed` is whether the hold has places in flight and several names: each of these then has a list of such holds.
+    `is_listed` is whether the hold has places in flight and several names, each of which then has a list of such holds.
     """
 
     slot: int
     record: bytes
     numbers: list[int]
-    listed: bool
+    is_listed: bool
 
 
 class FewLimits(NamedTuple):
-    """The scripts of their own that a few limits of one key have, and these limits as both are told of them."""
+    """The scripts for exactly these few limits of one key, and the limits in the format that both scripts take."""
 
     reserve: Script
     settle: Script
-    held: bytes
+    packed_limits: bytes
 
 
 class HoldCalls:
-    """The calls for limits that are decided together; `order` are the numbers of the limits as a hold has them."""
+    """The calls for limits that are decided together; `order` has the numbers of the limits in the order of a hold."""
 
     def __init__(self, commands: Commands, order: Sequence[int]) -> None:
         self._commands = commands
         members = [commands.members[number] for number in order]
         names = [commands.key_names[number][0] for number in order]
-        self._asked = [bytes(member.kind for member in members)]
+        self._limit_arguments = [bytes(member.kind for member in members)]
         for member, name in zip(members, names, strict=True):
-            self._asked += [member.numbers, member.field.encode(), name.tail]
+            self._limit_arguments += [member.numbers, member.field.encode(), name.tail]
         self._borders = [member.borders for member in members]
-        self.few = self._scripts_of_few(members, len({name.tail for name in names}))
+        self.few = self._few_limits(members, len({name.tail for name in names}))
         self.are_few = self.few is not None
-        """Whether they have scripts of their own: a few limits of one key, none of them a shadow."""
+        """Whether they have their own scripts: a few limits of one key, none of them a shadow."""
 
     def record(self, whole_id: str, slot: int) -> bytes:
-        """The key of the record that a hold has in a slot."""
+        """The key of the record of a hold in a slot."""
         return record_name(self._commands.prefix, whole_id, slot)
 
     def reserve(
-        self, head: HoldHead, place: HoldPlace, names: list[bytes], costs: Sequence[int], others: Sequence[int]
+        self, terms: HoldTerms, shard: HoldShard, names: list[bytes], costs: Sequence[int], others: Sequence[int]
     ) -> ScriptCall:
-        """Hold what the limits of a place charge; `others` are the other slots that its record is to name."""
+        """Hold the charges of the limits of a shard; `others` are the other slots that its record is to name."""
         commands = self._commands
-        keys = list(dict.fromkeys(names[number] for number in place.numbers))
-        what = _HOLD(*head) + pack("<HHHB", commands.groups, len(keys), len(place.numbers), place.listed)
-        what += pack(f"<{len(costs)}d", *costs)
-        for number in place.numbers:
+        keys = list(dict.fromkeys(names[number] for number in shard.numbers))
+        header = _HOLD(*terms) + pack("<HHHB", commands.groups, len(keys), len(shard.numbers), shard.is_listed)
+        header += pack(f"<{len(costs)}d", *costs)
+        for number in shard.numbers:
             group = commands.definitions[number].group
-            what += _as_held(commands.members[number], group + 1, keys.index(names[number]) + 1)
-        what += pack(f"<H{len(others)}H", len(others), *others)
-        borders = [commands.members[number].borders for number in place.numbers]
-        return ScriptCall(reserve(), [place.record, *keys], [what, *self._around(borders, head.now_us)])
+            header += _packed_limit(commands.members[number], group + 1, keys.index(names[number]) + 1)
+        header += pack(f"<H{len(others)}H", len(others), *others)
+        borders = [commands.members[number].borders for number in shard.numbers]
+        return ScriptCall(reserve(), [shard.record, *keys], [header, *self._packed_borders(borders, terms.now_us)])
 
-    def reserve_few(self, head: HoldHead, record: bytes, name: bytes, cost: int) -> ScriptCall:
-        """The same for a few limits of one key."""
+    def reserve_few(self, terms: HoldTerms, record: bytes, name: bytes, cost: int) -> ScriptCall:
+        """`reserve` for a few limits of one key."""
         assert self.few is not None
-        script, _, held = self.few
-        seconds = (head.lease_us + head.remember_us) // US_PER_SECOND + _SLACK_S
-        if head.now_us >= 0:
+        script, _, packed_limits = self.few
+        seconds = (terms.lease_us + terms.remember_us) // US_PER_SECOND + _SLACK_S
+        if terms.now_us >= 0:
             seconds += _OTHER_CLOCK_S
-        arguments = [_HOLD(*head) + _DOUBLE(cost), held, b"%d" % seconds, *self._around(self._borders, head.now_us)]
+        arguments = [
+            _HOLD(*terms) + _DOUBLE(cost),
+            packed_limits,
+            b"%d" % seconds,
+            *self._packed_borders(self._borders, terms.now_us),
+        ]
         return ScriptCall(script, [record, name], arguments)
 
-    def settle(self, record: bytes, actuals: Sequence[float], now_us: float, *, further: bool = False) -> ScriptCall:
-        """Settle a hold of any limits with an amount for each group, or one for all; `further`: in a slot that is not
-        that of its id."""
-        return self._settle(record, actuals, now_us, SETTLE, 0.0, further=further)
+    def settle(self, record: bytes, actuals: Sequence[float], now_us: float, *, other_slot: bool = False) -> ScriptCall:
+        """Settle a hold of any limits with an amount for each group, or one for all; `other_slot` says that the slot is
+        not that of its id."""
+        return self._settle(record, actuals, now_us, SETTLE, 0.0, other_slot=other_slot)
 
     def settle_few(self, record: bytes, actual: float, now_us: float) -> ScriptCall:
-        """Settle a hold that is one of these few limits, as they are now."""
+        """Settle a hold of these few limits with their current numbers."""
         assert self.few is not None
-        return ScriptCall(self.few.settle, [record], [_AMOUNT(now_us, actual), self.few.held])
+        return ScriptCall(self.few.settle, [record], [_AMOUNT(now_us, actual), self.few.packed_limits])
 
     def check_debt(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
-        """See whether a hold of any limits could be settled with these amounts; nothing changes."""
+        """Check whether a hold of any limits could be settled with these amounts; nothing changes."""
         return self._settle(record, actuals, now_us, CHECK, 0.0)
 
     def settle_checked(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
-        """`settle`, where the debts were seen to fit in the other slots of the hold."""
+        """`settle`, after the debts were checked in the other slots of the hold."""
         return self._settle(record, actuals, now_us, CHECKED, 0.0)
 
-    def forget(self, record: bytes, now_us: float, *, listed: bool) -> ScriptCall:
-        """Take back all that a hold charged, and forget it."""
-        return self._settle(record, [0.0], now_us, FORGET, 0.0, further=listed)
+    def forget(self, record: bytes, now_us: float, *, is_listed: bool) -> ScriptCall:
+        """Undo all charges of a hold, and forget it."""
+        return self._settle(record, [0.0], now_us, FORGET, 0.0, other_slot=is_listed)
 
     def drop(self, record: bytes, now_us: float) -> ScriptCall:
-        """Free the places of a hold of which something was reset, and forget it; what else it charged stays."""
-        return ScriptCall(settle(), [record], [_settling(now_us, DROP, 0.0, [AS_HELD], further=True), b""])
+        """Free the places of a hold of which a limit was reset, and forget it; its other charges stay."""
+        return ScriptCall(settle(), [record], [_settle_argument(now_us, DROP, 0.0, [AS_HELD], other_slot=True), b""])
 
-    def shorten(self, record: bytes, former_end_us: float, now_us: float, *, added: bool) -> ScriptCall:
-        """Let a lease end when it did before, and take back what the hold charged last, if that was `added`."""
-        return self._settle(record, [AS_HELD], now_us, SHORTEN if added else TURN_BACK, former_end_us)
+    def shorten(self, record: bytes, former_end_us: float, now_us: float, *, added_part: bool) -> ScriptCall:
+        """Restore the former end of a lease, and undo the last charge of the hold if the extension `added_part`."""
+        return self._settle(record, [AS_HELD], now_us, SHORTEN if added_part else TURN_BACK, former_end_us)
 
     def extend(
-        self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, *, further: bool = False
+        self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, *, other_slot: bool = False
     ) -> ScriptCall:
-        """Let a lease end later, and hold more: an amount for each group, or one for all; `further` as in `settle`."""
-        return self._extend(record, lease_us, more, now_us, int(further))
+        """Prolong a lease and hold more: an amount for each group, or one for all; `other_slot` as in `settle`."""
+        return self._extend(record, lease_us, more, now_us, int(other_slot))
 
     def refuse(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float) -> ScriptCall:
-        """`extend`, which is refused whatever the limits of this slot say, as another slot has refused."""
+        """`extend`, refused whatever the limits of this slot admit, since another slot has refused."""
         return self._extend(record, lease_us, more, now_us, _REFUSED)
 
-    def _extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, where: int) -> ScriptCall:
-        what = pack(f"<ddBH{len(more)}d", now_us, lease_us, where, len(more), *more)
-        return ScriptCall(extend(), [record], [what, *self._told(now_us)])
+    def _extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, slot_role: int) -> ScriptCall:
+        header = pack(f"<ddBH{len(more)}d", now_us, lease_us, slot_role, len(more), *more)
+        return ScriptCall(extend(), [record], [header, *self._limits_with_borders(now_us)])
 
     def _settle(
         self,
         record: bytes,
         actuals: Sequence[float],
         now_us: float,
-        how: int,
+        mode: int,
         former_end_us: float,
         *,
-        further: bool = False,
+        other_slot: bool = False,
     ) -> ScriptCall:
-        what = _settling(now_us, how, former_end_us, actuals, further=further)
-        return ScriptCall(settle(), [record], [what, *self._told(now_us)])
+        header = _settle_argument(now_us, mode, former_end_us, actuals, other_slot=other_slot)
+        return ScriptCall(settle(), [record], [header, *self._limits_with_borders(now_us)])
 
-    def _told(self, now_us: float) -> list[bytes]:
-        """The limits as the scripts are told of them, with the borders of calendars behind their numbers."""
+    def _limits_with_borders(self, now_us: float) -> list[bytes]:
+        """The limits as arguments of the scripts, with the borders of calendars after their numbers."""
         if not self._commands.have_borders:
-            return self._asked
-        told, moment_us = list(self._asked), self._commands.moment_us(now_us)
+            return self._limit_arguments
+        arguments, moment_us = list(self._limit_arguments), self._commands.moment_us(now_us)
         for number, borders in enumerate(self._borders):
             if borders is not None:
-                told[1 + 3 * number] += borders.around(moment_us)
-        return told
+                arguments[1 + 3 * number] += borders.around(moment_us)
+        return arguments
 
-    def _around(self, every: Sequence[Borders | None], now_us: float) -> list[bytes]:
-        """The borders of calendars as one argument, where there are any."""
+    def _packed_borders(self, all_borders: Sequence[Borders | None], now_us: float) -> list[bytes]:
+        """The borders of calendars as one argument, if there are any."""
         if not self._commands.have_borders:
             return []
         moment_us = self._commands.moment_us(now_us)
-        return [b"".join(borders.around(moment_us) for borders in every if borders is not None)]
+        return [b"".join(borders.around(moment_us) for borders in all_borders if borders is not None)]
 
-    def _scripts_of_few(self, members: Sequence[Member], names: int) -> FewLimits | None:
+    def _few_limits(self, members: Sequence[Member], names: int) -> FewLimits | None:
         commands = self._commands
         if commands.groups != 1 or names != 1 or not commands.are_few or any(member.shadow for member in members):
             return None
         limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
-        held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS
-        return FewLimits(reserve_few(limits), settle_few(limits), held)
+        packed_limits = b"".join(_packed_limit(member, 1, 1) for member in members) + _NO_OTHERS
+        return FewLimits(reserve_few(limits), settle_few(limits), packed_limits)
 
 
-def _settling(now_us: float, how: int, former_end_us: float, actuals: Sequence[float], *, further: bool) -> bytes:
-    """What the script that settles is to do."""
-    return pack(f"<dBBdH{len(actuals)}d", now_us, how, further, former_end_us, len(actuals), *actuals)
+def _settle_argument(
+    now_us: float, mode: int, former_end_us: float, actuals: Sequence[float], *, other_slot: bool
+) -> bytes:
+    """The first argument of the script that settles: what it is to do."""
+    return pack(f"<dBBdH{len(actuals)}d", now_us, mode, other_slot, former_end_us, len(actuals), *actuals)
 
 
-def _as_held(member: Member, group: int, name: int) -> bytes:
-    """A limit as a record has it; group and name are numbered from 1."""
+def _packed_limit(member: Member, group: int, name: int) -> bytes:
+    """A limit in the format of a record; group and name are numbered from 1."""
     field, mark = member.field.encode(), member.numbers
     return pack("<HHBB", group, name, member.kind, len(field)) + field + pack("<B", len(mark)) + mark

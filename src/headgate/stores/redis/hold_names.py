@@ -1,4 +1,4 @@
-"""Where the record of a hold is in Redis: its key follows from the whole id alone, and is in the slot of its states."""
+"""The Redis key of a hold's record: it follows from the complete id alone, and is in the slot of the hold's states."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ def slot_of_tag(tag: bytes) -> int:
 
 
 def record_name(prefix: str, whole_id: str, slot: int) -> RecordKey:
-    """The Redis key of the record that a hold has in a slot; what is no slot is of an id that another store made."""
+    """The Redis key of the record of a hold in a slot; the ids of other stores may name an invalid slot."""
     return record_of(prefix, whole_id[-ID_LETTERS:].encode(), slot)
 
 
 def record_of(prefix: str, letters: bytes, slot: int) -> RecordKey:
-    """The same of the letters of a whole id."""
-    return RecordKey(_head(prefix, slot) + letters)
+    """`record_name`, given the letters of the complete id."""
+    return RecordKey(_slot_prefix(prefix, slot) + letters)
 
 
-def head_of_records(prefix: str, name: bytes) -> bytes:
-    """How the names of records in the slot of states begin; `name` is the Redis key of these."""
-    begin = len(prefix.encode()) + 2
-    return _head(prefix, slot_of_tag(name[begin : name.index(b"}", begin)]))
+def record_prefix(prefix: str, name: bytes) -> bytes:
+    """The prefix of the records in the slot of some states; `name` is the Redis key of these states."""
+    start = len(prefix.encode()) + 2
+    return _slot_prefix(prefix, slot_of_tag(name[start : name.index(b"}", start)]))
 
 
 @lru_cache(SLOTS)
-def _head(prefix: str, slot: int) -> bytes:
-    """How the names of all records in a slot begin."""
+def _slot_prefix(prefix: str, slot: int) -> bytes:
+    """The prefix of all records in a slot."""
     return f"{prefix}:{{{tag_in_slot(slot % SLOTS)}}}:hold/".encode()
 
 
 @cache
 def tag_in_slot(slot: int) -> str:
-    """A hash tag of four letters and digits in a slot.
+    """A hash tag of four letters and digits whose slot is this one.
 
-    The checksum of a text is the exclusive or of those of its halves, each at its place and the other one of zeros.
+    The checksum of a text is the exclusive or of the checksums of its halves, each with zeros for the other half.
     """
-    for half in _HALVES:
-        rest = _second_halves().get(slot ^ crc_hqx(half + b"\0\0", 0) % SLOTS)
-        if rest is not None:
-            return (half + rest).decode()
+    for first_half in _HALVES:
+        second_half = _second_halves().get(slot ^ crc_hqx(first_half + b"\0\0", 0) % SLOTS)
+        if second_half is not None:
+            return (first_half + second_half).decode()
     raise AssertionError("four letters reach every slot")
 
 
 @cache
 def _second_halves() -> dict[int, bytes]:
-    """The second half of a tag by what it adds to the checksum."""
+    """The second halves of tags by their part of the checksum."""
     return {crc_hqx(b"\0\0" + half, 0) % SLOTS: half for half in _HALVES}

@@ -1,7 +1,7 @@
-"""The Lua scripts for holds, put together as those that decide: for any limits, and for a few limits of one key.
+"""The Lua scripts for holds, assembled like those that decide: for any limits, and for a few limits of one key.
 
-The usual limiter has a few limits of one key. Their scripts have no loop and no table, read the key's hash at once and
-write it at once; the scripts for any limits do the same step by step.
+The usual limiter has a few limits of one key. Its scripts have no loop and no table, and read and write the key's hash
+at once; the scripts for any limits do the same step by step.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from headgate.made_once import made_once
 from headgate.stores.redis.scripts import (
     MARKS,
     Script,
-    finished,
+    assembled,
     included,
     script_of,
     section_of,
     sections_of,
-    with_words,
+    with_placeholders,
 )
 
 _ENTRY = 34
-"""Bytes that a record has of a limit for each part."""
+"""Bytes of an entry of a limit in each part of a record."""
 
 _NUL = r"\0"
 
-_OF_HOLDS = {"sliding_log.adopt_list": "sliding_log.adopt_list_before_holds"}
-"""Sections of scripts that hold in place of others."""
+_HOLD_REPLACEMENTS = {"sliding_log.adopt_list": "sliding_log.adopt_list_before_holds"}
+"""The sections that replace others in scripts that hold."""
 
-_OF_SETTLINGS = {
-    "concurrent.next": "steps.not_told",
-    "sliding_log.next": "steps.not_told",
-    "sliding_window.next": "steps.not_told",
-    "token_bucket.next": "steps.not_told",
+_SETTLE_REPLACEMENTS = {
+    "concurrent.next": "steps.no_next",
+    "sliding_log.next": "steps.no_next",
+    "sliding_window.next": "steps.no_next",
+    "token_bucket.next": "steps.no_next",
     "concurrent.stay": "concurrent.left",
     "hash_io.put": "hash_io.gather_changed",
 }
-"""Sections of scripts that settle in place of others."""
+"""The sections that replace others in scripts that settle."""
 
 _BEFORE_FIELD = 6
-"""Bytes that it has of a limit before the name of its field: group, name, kind and a length."""
+"""Bytes of a limit in a record before the name of its field: group, name, kind and a length."""
 
 
 @made_once
@@ -59,28 +59,28 @@ def settle() -> Script:
 
 @made_once
 def extend() -> Script:
-    """The script that holds for longer, and more."""
+    """The script that extends a hold."""
     return script_of("extend")
 
 
 @made_once
 def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
-    """The script that holds what a few limits of one hash charge, of these algorithms and fields, in this order."""
-    return _few_of_one_hash("reserve_few", limits, _OF_HOLDS)
+    """The script that holds the charges of a few limits of one hash, of these algorithms and fields in this order."""
+    return _few_of_one_hash("reserve_few", limits, _HOLD_REPLACEMENTS)
 
 
 @made_once
 def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
-    """The script that settles what a few limits of one hash hold."""
-    return _few_of_one_hash("settle_few", limits, _OF_SETTLINGS)
+    """The script that settles a hold of a few limits of one hash."""
+    return _few_of_one_hash("settle_few", limits, _SETTLE_REPLACEMENTS)
 
 
 def _few_of_one_hash(
-    shell: str, limits: tuple[tuple[str, str], ...], own: Mapping[str, str] = MappingProxyType({})
+    shell: str, limits: tuple[tuple[str, str], ...], replacements: Mapping[str, str] = MappingProxyType({})
 ) -> Script:
     """A shell around a few limits, one inside the other, that reads their hash at once and writes it at once.
 
-    `own` are sections that it has in place of others.
+    `replacements` are sections that it has in place of others.
     """
     swaps = {
         "hash_io.fetch": "hash_io.fetched",
@@ -88,20 +88,20 @@ def _few_of_one_hash(
         "hash_io.drop": "hash_io.dropped",
         "hash_io.fetch_refunds": "hash_io.fetched_refunds",
         "hash_io.put_refunds": "hash_io.gather_refunds",
-        **own,
+        **replacements,
     }
     sections = sections_of(shell)
     refills = [number for number, (algorithm, _) in enumerate(limits, 1) if REDIS_FORMS[algorithm].refills]
-    having = [number for number, (algorithm, _) in enumerate(limits, 1) if "borders" in sections_of(algorithm)]
-    calendars = {number: index for index, number in enumerate(having)}
+    with_borders = [number for number, (algorithm, _) in enumerate(limits, 1) if "borders" in sections_of(algorithm)]
+    calendars = {number: index for index, number in enumerate(with_borders)}
     numbers = range(1, len(limits) + 1)
     marks = list(_marks_in(limits))
 
-    def each(lines: list[str], some: Iterable[int]) -> list[str]:
-        made: list[str] = []
-        for number in some:
+    def render(lines: list[str], chosen: Iterable[int]) -> list[str]:
+        rendered: list[str] = []
+        for number in chosen:
             algorithm, field = limits[number - 1]
-            words = {
+            placeholders = {
                 "FIELD": f"'{field}'",
                 "CODE": str(REDIS_FORMS[algorithm].code),
                 "ENTRY_OF": _entry_of(algorithm, first=number == 1),
@@ -114,25 +114,25 @@ def _few_of_one_hash(
                 if number in calendars
                 else "",
             }
-            own = with_words(included(lines, algorithm, "", swaps), words)
-            made += re.sub(r"NUMBER\b", str(number), "\n".join(own)).split("\n")
-        return made
+            limit_lines = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
+            rendered += re.sub(r"NUMBER\b", str(number), "\n".join(limit_lines)).split("\n")
+        return rendered
 
-    def with_each(lines: list[str], name: str) -> list[str]:
+    def render_around(lines: list[str], name: str) -> list[str]:
         at = next(index for index, line in enumerate(lines) if name in line)
         return [
             *included(lines[:at], "", ""),
-            *each(section_of(*name.split(".")), numbers),
+            *render(section_of(*name.split(".")), numbers),
             *included(lines[at + 1 :], "", ""),
         ]
 
     lines = included(sections[""], "", "")
-    lines += each(sections["open"], numbers) + each(sections["close"], reversed(numbers))
-    lines += with_each(sections["write"], f"{shell}.each")
+    lines += render(sections["open"], numbers) + render(sections["close"], reversed(numbers))
+    lines += render_around(sections["write"], f"{shell}.each")
     fields = [f"'{field}'" for _, field in limits] + [f"'+{limits[number - 1][1]}'" for number in refills]
     states = [f"state{number}" for number in numbers]
     written = [*states, *(f"refunds{number}" for number in refills)] if shell == "settle_few" else states
-    words = {
+    placeholders = {
         "COUNT": str(len(limits)),
         "FIELDS": ", ".join(fields),
         "STATES": ", ".join(states),
@@ -140,17 +140,17 @@ def _few_of_one_hash(
         "CHANGES": ", ".join(f"{field}, {value}" for field, value in zip(fields, written, strict=False)),
         "REFUNDS": ", ".join(f"refunds{number}" for number in numbers),
         "STANDING": ", ".join(f"remaining{number}, reset_after{number}" for number in numbers),
-        "TOLD_FORMAT": f"'<c1HdH{'Hdd' * len(limits)}'",
-        "TOLD": ", ".join(f"{number}, remaining{number}, reset_after{number}" for number in numbers),
+        "REPLY_FORMAT": f"'<c1HdH{'Hdd' * len(limits)}'",
+        "REPLY": ", ".join(f"{number}, remaining{number}, reset_after{number}" for number in numbers),
         "ENTRIES": ", ".join(f"entry{number}" for number in numbers),
         "JOINED": " .. ".join(f"entry{number}" for number in numbers),
         "PART_SIZE": str(8 + _ENTRY * len(limits)),
     }
-    return finished(with_words(lines, words))
+    return assembled(with_placeholders(lines, placeholders))
 
 
 def _entry_of(algorithm: str, *, first: bool) -> str:
-    """What a record has of a limit for a part, the cost before the first: of places in flight the kind alone."""
+    """The entry of a limit in a part of a record, after the cost for the first; places in flight have only the kind."""
     code = REDIS_FORMS[algorithm].code
     if is_in_flight(algorithm):
         return ("pack('<d', cost) .. " if first else "") + f"'\\{code}{_NUL * (_ENTRY - 1)}'"
@@ -159,7 +159,7 @@ def _entry_of(algorithm: str, *, first: bool) -> str:
 
 
 def _marks_in(limits: tuple[tuple[str, str], ...]) -> Iterator[tuple[int, int]]:
-    """From where to where the numbers of each limit are, in the limits as a record has them."""
+    """The start and end of each limit's numbers in the limits of a record."""
     end = 0
     for algorithm, field in limits:
         start = end + _BEFORE_FIELD + len(field) + 1

@@ -1,6 +1,6 @@
-"""Holds under ids that are just made, of a few limits of one key, as most holds are: without what others need.
+"""The short path for most holds: under a new id, of a few limits of one key.
 
-`HoldCommands` makes all other ones, in steps.
+`HoldCommands` makes all other holds, in steps.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.hold_calls import FewLimits
 from headgate.stores.redis.hold_names import record_of, slot_of_tag
 from headgate.stores.redis.hold_replies import IDENTITY, Conflict, read_reserved
-from headgate.stores.redis.replies import no_answer
+from headgate.stores.redis.replies import unexpected_reply
 from headgate.units import LARGEST
 
-_WHAT = Struct("<ddddBB16s8sd").pack
+_PACK_HEADER = Struct("<ddddBB16s8sd").pack
 _READING = "ddd"
 _UNKNOWN = bytes(IDENTITY)
 _TOKEN = 8
@@ -31,7 +31,7 @@ _SLACK_S = 2
 
 
 class NewHolds:
-    """Makes holds of these limits, on the server's time."""
+    """Makes holds of these limits by the server's time."""
 
     def __init__(self, commands: Commands, few: FewLimits, order: list[int], remember_us: int) -> None:
         self._commands = commands
@@ -40,41 +40,43 @@ class NewHolds:
         self._order = order
         self._remember_us = remember_us
         self._reply = Struct("<s" + _READING * len(order))
-        self._places = [1 + len(_READING) * order.index(number) for number in range(len(order))]
-        """Where in a reply the numbers of each limit are."""
+        self._offsets = [1 + len(_READING) * order.index(number) for number in range(len(order))]
+        """The offsets of each limit's numbers in a reply."""
 
     @classmethod
     def of(cls, commands: Commands, few: FewLimits | None, order: list[int], remember_us: int) -> NewHolds | None:
-        """Those of limits that have scripts of their own, and need not be told of calendars; else None."""
+        """NewHolds for limits that have their own scripts and no calendars; else None."""
         return None if few is None or commands.have_borders else cls(commands, few, order, remember_us)
 
     def call(self, key: Key, cost: int, lease_us: int) -> tuple[str, ScriptCall]:
-        """(the whole id of a hold, the call that makes it). Raises ArgumentError for what is no key or cost."""
+        """(the complete id of a hold, the call that makes it). Raises ArgumentError for an invalid key or cost."""
         tag = tag_of(encode_key(key))
         if type(cost) is not int or not 0 <= cost <= LARGEST:
             cost = check_cost(cost)
         slot, random = slot_of_tag(tag), urandom(_TOKEN + _DIGEST)
         letters = b2a_base64(random[_TOKEN:] + slot.to_bytes(2, "big"), newline=False).translate(TO_ID)
-        what = _WHAT(-1.0, -1.0, lease_us, self._remember_us, False, False, _UNKNOWN, random[:_TOKEN], cost)
+        header = _PACK_HEADER(-1.0, -1.0, lease_us, self._remember_us, False, False, _UNKNOWN, random[:_TOKEN], cost)
         seconds = b"%d" % ((lease_us + self._remember_us) // US_PER_SECOND + _SLACK_S)
         keys = [record_of(self._commands.prefix, letters, slot), self._name.with_tag(tag)]
-        return ID_PREFIX + letters.decode(), ScriptCall(self._few.reserve, keys, [what, self._few.held, seconds])
+        return ID_PREFIX + letters.decode(), ScriptCall(
+            self._few.reserve, keys, [header, self._few.packed_limits, seconds]
+        )
 
     def decided(self, reply: Any, cost: int) -> Decision:
-        """What a reply tells of a hold of this cost."""
+        """The decision about a hold of this cost, from a reply."""
         order = self._order
         if type(reply) is bytes and len(reply) == self._reply.size:  # most replies
             numbers, readings = self._reply.unpack(reply), []
-            for at in self._places:
-                remaining, reset_after_us, next_after_us = numbers[at : at + 3]
+            for offset in self._offsets:
+                remaining, reset_after_us, next_after_us = numbers[offset : offset + 3]
                 if not (0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST):
                     break
                 readings.append(Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0))
             else:
                 if numbers[0] == b"N":
                     return self._commands.decision_of(readings, [cost] * len(readings))
-        answer = read_reserved(reply, len(order))
-        if isinstance(answer, Conflict):  # no hold has an id that was just made
-            raise no_answer(reply, "what was held")
-        readings = [reading for _, reading in sorted(zip(order, answer[1], strict=True))]
+        result = read_reserved(reply, len(order))
+        if isinstance(result, Conflict):  # no hold has an id that was just made
+            raise unexpected_reply(reply, "what was held")
+        readings = [reading for _, reading in sorted(zip(order, result[1], strict=True))]
         return self._commands.decision_of(readings, [cost] * len(order))

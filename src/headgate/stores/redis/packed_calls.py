@@ -1,6 +1,6 @@
-"""Calls that were packed elsewhere, many in one write, whose replies are taken as the bytes that came.
+"""Calls that were packed elsewhere, many in one write, whose replies are parsed there from the received bytes.
 
-For `headgate.stores.redis.multiplexer`, on whose connection they travel between other calls.
+For `headgate.stores.redis.multiplexer`, which sends them among other calls on its connection.
 """
 
 from __future__ import annotations
@@ -12,60 +12,60 @@ from typing import Any, Protocol
 from headgate.stores.redis.replies import AsyncReplyParser
 
 
-class Asker(Protocol):
-    """What asks commands that it has packed itself."""
+class ReplyReceiver(Protocol):
+    """The caller of commands that it has packed itself."""
 
-    def take(self, replies: list[Any]) -> object:
-        """Go on with the replies to all of them, errors in their places. Called once, and must not raise."""
+    def receive(self, replies: list[Any]) -> object:
+        """Receive the replies to all of them, with errors in their places. Called once; must not raise."""
 
-    def take_bytes(self, data: bytes) -> int:
-        """Take the replies to all of them from the beginning of what was sent, in place of `take`.
+    def receive_bytes(self, data: bytes) -> int:
+        """Parse the replies to all of them from the beginning of the received bytes, in place of `receive`.
 
-        Gives how many bytes they are; 0 where they are not whole yet, negative where `take` has to have them.
+        Returns how many bytes they take; 0 where they are incomplete, a negative number where `receive` is needed.
         """
         ...
 
-    def go_on(self) -> object:
-        """Called after `take_bytes` has taken the replies; must not raise."""
+    def resume(self) -> object:
+        """Continue after `receive_bytes` has parsed the replies; must not raise."""
 
 
-class Packed:
-    """Commands that were packed elsewhere; `reply`, which is settled as the future of a single one, is itself."""
+class PackedCalls:
+    """Commands that were packed elsewhere. It is its own `reply`, which is settled like the future of a single call."""
 
-    __slots__ = ("_is_done", "_replies", "asker", "commands", "count", "deadline", "is_usual", "left", "part")
+    __slots__ = ("_is_done", "_replies", "commands", "count", "deadline", "is_usual", "missing", "partial", "receiver")
 
-    def __init__(self, commands: bytes, count: int, asker: Asker, deadline: float) -> None:
+    def __init__(self, commands: bytes, count: int, receiver: ReplyReceiver, deadline: float) -> None:
         self.commands = commands
         self.count = count
-        self.asker = asker
+        self.receiver = receiver
         self.deadline = deadline
         self.is_usual = True
         self._replies: list[Any] = []
         self._is_done = False
-        self.left = count
-        """How many replies have not come; they do even where they are not waited for any more."""
+        self.missing = count
+        """How many replies are missing; they arrive even where no caller waits for them any more."""
 
-        self.part = b""
-        """What has come of the replies, before they are whole."""
+        self.partial = b""
+        """The bytes received so far of incomplete replies."""
 
     @property
-    def reply(self) -> Packed:
+    def reply(self) -> PackedCalls:
         return self
 
     def add(self, replies: list[Any]) -> None:
-        """Take note of the replies that come next."""
-        self.left -= len(replies)
+        """Record the next replies."""
+        self.missing -= len(replies)
         if not self._is_done:
             self._replies += replies
-            if not self.left:
+            if not self.missing:
                 self._is_done = True
-                self.asker.take(self._replies)
+                self.receiver.receive(self._replies)
 
-    def take_bytes(self, data: bytes) -> int:
-        """Take all replies from what has come so far, if they can be; see `Asker`."""
+    def receive_bytes(self, data: bytes) -> int:
+        """Parse all replies from the bytes received so far, if possible; see `ReplyReceiver`."""
         if self._is_done or self._replies:
             return -1
-        length = self.asker.take_bytes(data)
+        length = self.receiver.receive_bytes(data)
         if length > 0:
             self._is_done = True
         return length
@@ -75,34 +75,34 @@ class Packed:
 
     def set_exception(self, error: Exception) -> None:
         self._is_done = True
-        self.asker.take([*self._replies, *[error] * (self.count - len(self._replies))])
+        self.receiver.receive([*self._replies, *[error] * (self.count - len(self._replies))])
 
 
-def take_bytes_of(connection: Any, sent: deque[Any], is_in_use: Callable[[], bool]) -> None:
-    """Have what comes on a connection of redis-py shown to packed calls first, while it `is_in_use`.
+def intercept_replies(connection: Any, sent: deque[Any], is_in_use: Callable[[], bool]) -> None:
+    """Pass what a connection of redis-py receives to packed calls first, while it `is_in_use`.
 
-    `sent` has the calls in their order. Replies that a packed call takes as bytes wake no task and make no objects; all
-    else goes the usual way, by the stream that the parser reads.
+    `sent` has the calls in their order. Replies that a packed call parses wake no task and create no objects;
+    everything else goes to the stream that redis-py's parser reads.
     """
     parser, stream = connection._parser, getattr(connection, "_reader", None)
-    if stream is None or not isinstance(parser, AsyncReplyParser):  # of a caller's client
+    if stream is None or not isinstance(parser, AsyncReplyParser):  # the connection of a caller's client
         return
     pass_on = stream.feed_data
 
     def feed_data(data: bytes) -> None:
-        while sent and isinstance(first := sent[0], Packed) and is_in_use():
-            if stream._buffer or parser.has_some():  # they come before
+        while sent and isinstance(first := sent[0], PackedCalls) and is_in_use():
+            if stream._buffer or parser.has_partial_reply():  # earlier bytes are still unread
                 break
-            if first.part:
-                data, first.part = first.part + data, b""
-            length = first.take_bytes(data)
+            if first.partial:
+                data, first.partial = first.partial + data, b""
+            length = first.receive_bytes(data)
             if length < 0:
                 break
             if not length:
-                first.part = data
+                first.partial = data
                 return
-            sent.popleft()  # what comes of them may be asked next
-            first.asker.go_on()
+            sent.popleft()  # resuming may send the next call
+            first.receiver.resume()
             if length == len(data):
                 return
             data = data[length:]

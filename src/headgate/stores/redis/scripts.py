@@ -1,9 +1,9 @@
-"""The Lua scripts: put together from the files of `lua/`.
+"""The Lua scripts, assembled from the files in `lua/`.
 
 A file of an algorithm has sections, each under a line `--@ name`; a shell includes them by
-`--@ include file.section`. So every script is one run of statements: a function would cost a script
-as much as the work in it. There is a script for each choice of a few algorithms, and one for any number of
-limits, the same whatever their numbers are: a server's cache holds as many as a policy has such choices.
+`--@ include file.section`. So every script is one sequence of statements: calling a function would cost as
+much as the work in it. There is a script for each choice of a few algorithms, and one for any number of limits,
+independent of their numbers: a server caches as many scripts as a policy has such choices.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from headgate.algorithms.table import REDIS_FORMS
 from headgate.made_once import made_once
 from headgate.units import LARGEST, CompiledLimit
 
-HIT, PEEK, TELL = 0, 1, 2
-"""What a script is to do: charge, look, or charge and tell the moment."""
+HIT, PEEK, TIMED_HIT = 0, 1, 2
+"""Modes of a script: charge, only read, or charge and reply with the moment, too."""
 
 ID_LETTERS = 24
-"""Letters at the end of the key of a hold's record that tell its id."""
+"""Letters of a hold's id at the end of the key of its record."""
 
 SETTLE, FORGET, SHORTEN, TURN_BACK, CHECK, CHECKED, DROP = range(7)
-"""What a script does that settles: settle; or take back the whole charge of a hold, or what it took last and with it
-the end of its lease, or this end alone; or see whether debts fit, or settle where that was seen in all slots; or free
-the places of a hold that was reset, and forget it."""
+"""Modes of a script that settles: settle; undo all charges of a hold; undo the last charge and restore the former end
+of its lease; restore that end alone; check whether debts fit; settle after that was checked in all slots; free the
+places of a hold that was reset, and forget it."""
 
 BRIEF = 42
-"""Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
+"""Length in bytes of a reply with a bucket's state; no other reply is as long."""
 
 PACKED, MOST_PACKED, COPIED = 14, 16, 7
-"""Entries of a log that are moved together into a field of their own, once its own field would have so many; and
-how many of the next to leave its own field has copies of."""
+"""So many entries of a log are moved together into another field, once its own field would have so many; its own
+field keeps copies of so many of the next entries to expire."""
 
 MOST_IN_FIELD = 8
-"""Leases of places in flight that are in the field of their limit; more have sorted sets."""
+"""Up to so many leases of places in flight are in the field of their limit; more are in sorted sets."""
 
 _SHADOW = 8
 MARKS = (15, 22)
@@ -50,7 +50,7 @@ _POWERS = {1: 0, 1_000: 3, 1_000_000: 6}
 _CONSTANTS = {
     "HIT": HIT,
     "PEEK": PEEK,
-    "TELL": TELL,
+    "TIMED_HIT": TIMED_HIT,
     "NEVER": -1,
     "OUTSIDE": -2,
     "LARGEST": LARGEST,
@@ -92,16 +92,16 @@ _FUNCTIONS = {
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
 }
-_WORD = re.compile(r"\b[A-Z_]+\b")
+_PLACEHOLDER = re.compile(r"\b[A-Z_]+\b")
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = (
-    "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin", "sweep_all",
+    "delay", "adopt", "keep_former", "brief", "take", "request", "prolong", "free", "retake", "begin", "sweep_all",
 )  # fmt: skip
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
 
 class Script(NamedTuple):
-    """A script and the name that a server has for it."""
+    """A script and the SHA-1 by which a server knows it."""
 
     text: str
     sha: str
@@ -109,8 +109,8 @@ class Script(NamedTuple):
 
 @made_once
 def one_limit(algorithm: str, field: str) -> Script:
-    """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
-    return finished(with_words(included(sections_of("decide_one")[""], algorithm, ""), {"FIELD": f"'{field}'"}))
+    """The script that decides one limit of an algorithm with its state in a field of a hash."""
+    return assembled(with_placeholders(included(sections_of("decide_one")[""], algorithm, ""), {"FIELD": f"'{field}'"}))
 
 
 @made_once
@@ -119,40 +119,40 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
 
     Each has a key of its own, or `together` all are fields of one hash.
     """
-    inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
+    numbered = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
     swaps = {"hash_io.fetch": "hash_io.fetched", "hash_io.put": "hash_io.gather"} if together else {}
     sections = sections_of("decide_unrolled")
     brief = together and all(REDIS_FORMS[algorithm].brief for algorithm, _ in limits)
 
-    def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
-        made: list[str] = []
-        for number, algorithm, field in some:
-            words = {"FIELD": f"'{field}'", "PLACE": "1" if together else number, "VALUE": number}
-            own = with_words(included(lines, algorithm, "", swaps), words)
-            made += re.sub(r"NUMBER\b", number, "\n".join(own)).split("\n")
-        return made
+    def render(lines: list[str], chosen: Iterable[tuple[str, str, str]]) -> list[str]:
+        rendered: list[str] = []
+        for number, algorithm, field in chosen:
+            placeholders = {"FIELD": f"'{field}'", "PLACE": "1" if together else number, "VALUE": number}
+            limit_lines = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
+            rendered += re.sub(r"NUMBER\b", number, "\n".join(limit_lines)).split("\n")
+        return rendered
 
     lines = included(sections[""], "", "")
     lines += sections["read"] if together else []
     lines += sections["brief_read"] if brief else []
-    lines += each(sections["open"] + (sections["brief_open"] if brief else []), inside)
-    lines += each(sections["brief_close" if brief else "close"], inside[::-1])
+    lines += render(sections["open"] + (sections["brief_open"] if brief else []), numbered)
+    lines += render(sections["brief_close" if brief else "close"], numbered[::-1])
     if together:
         before, after = sections["write"], []
         at = next(index for index, line in enumerate(before) if "decide_unrolled.each" in line)
         before, after = before[:at], before[at + 1 :]
-        lines += [*before, *each(sections["each"], inside), *included(after, "", "")]
-    lines += sections["brief_tell"] if brief else []
-    lines += sections["tell"]
-    words = {
+        lines += [*before, *render(sections["each"], numbered), *included(after, "", "")]
+    lines += sections["brief_reply"] if brief else []
+    lines += sections["reply"]
+    placeholders = {
         "COUNT": str(len(limits)),
-        "FIELDS": ", ".join(f"'{field}'" for _, _, field in inside),
-        "STATES": ", ".join(f"state{number}" for number, _, _ in inside),
-        "JOINED": " .. ".join(f"state{number}" for number, _, _ in inside),
-        "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
-        "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
+        "FIELDS": ", ".join(f"'{field}'" for _, _, field in numbered),
+        "STATES": ", ".join(f"state{number}" for number, _, _ in numbered),
+        "JOINED": " .. ".join(f"state{number}" for number, _, _ in numbered),
+        "ALL": " and ".join(f"state{number}" for number, _, _ in numbered),
+        "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in numbered),
     }
-    return finished(with_words(lines, words))
+    return assembled(with_placeholders(lines, placeholders))
 
 
 @made_once
@@ -163,36 +163,36 @@ def several_limits() -> Script:
 
 @made_once
 def give_back() -> Script:
-    """The script that gives back what was charged."""
+    """The script that gives back charges."""
     return script_of("give_back")
 
 
 @made_once
 def probe() -> Script:
-    """The script that does what decisions do, and leaves nothing."""
+    """The script that uses the commands of decisions and leaves nothing behind."""
     return script_of("probe")
 
 
 @made_once
 def forget() -> Script:
-    """The script that forgets."""
+    """The script that forgets states."""
     return script_of("forget")
 
 
 def mark_of(limit: CompiledLimit) -> bytes:
-    """A limit's numbers as the scripts read them, and as a state ends with those that it was written under."""
+    """A limit's numbers in the format of the scripts; a state ends with the numbers that it was written under."""
     mark = bytes([_POWERS[limit.unit_us]]) + _bytes(limit.quota, 7) + _bytes(limit.period, 7)
     return mark + _bytes(limit.refill, 7) if limit.refill else mark
 
 
 def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
-    """The numbers that a mark tells."""
+    """Parse the numbers of a mark."""
     quota, period, refill = (int.from_bytes(mark[start : start + 7], "little") for start in (1, 8, 15))
     return CompiledLimit(algorithm, 10 ** mark[0], quota, period, refill)
 
 
 def kind_of(algorithm: str, *, shadow: bool) -> int:
-    """What tells the script for any number of limits how to decide one."""
+    """The code by which the script for any number of limits knows how to decide one."""
     return REDIS_FORMS[algorithm].code + (_SHADOW if shadow else 0)
 
 
@@ -201,51 +201,51 @@ def _bytes(number: int, length: int) -> bytes:
 
 
 def script_of(shell: str) -> Script:
-    return finished(included(sections_of(shell)[""], "", ""))
+    return assembled(included(sections_of(shell)[""], "", ""))
 
 
-def finished(lines: list[str]) -> Script:
-    """A script of these lines: its constants put in, what it calls made local."""
-    code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), "\n".join(filter(None, lines)))
+def assembled(lines: list[str]) -> Script:
+    """A script of these lines, with its constants inserted and the functions that it calls made local."""
+    code = _CONSTANT.sub(lambda constant: str(_CONSTANTS[constant[0]]), "\n".join(filter(None, lines)))
     used = [name for name in _FUNCTIONS if re.search(rf"{name}\((?<![.\w]{name}\()", code)]
     text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def with_words(lines: list[str], words: Mapping[str, str]) -> list[str]:
-    """Lines with what these words stand for. All at once: a limiter's scripts have thousands of lines."""
-    return _WORD.sub(lambda word: words.get(word[0], word[0]), "\n".join(lines)).split("\n")
+def with_placeholders(lines: list[str], placeholders: Mapping[str, str]) -> list[str]:
+    """Lines with their placeholders replaced, all at once: a limiter's scripts have thousands of lines."""
+    return _PLACEHOLDER.sub(lambda word: placeholders.get(word[0], word[0]), "\n".join(lines)).split("\n")
 
 
 def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
-    """Lines with what they include in its place, or what that is swapped for."""
-    found: list[str] = []
+    """Lines with their includes replaced by the included sections, or by those in `swaps`."""
+    result: list[str] = []
     repeated: list[str] | None = None
     for line in lines:
         match = _DIRECTIVE.match(line)
         if match is None:
-            (found if repeated is None else repeated).append(re.sub(r"\bCODE\b", code, line) if code else line)
+            (result if repeated is None else repeated).append(re.sub(r"\bCODE\b", code, line) if code else line)
         elif match[2] == "each":
             repeated = []
         elif match[2] == "end":
-            for own, each in _algorithms_by_code().items():
-                found += included(repeated or [], each, str(own), swaps)
+            for number, name in _algorithms_by_code().items():
+                result += included(repeated or [], name, str(number), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
         else:
             file, section = swaps.get(match[3], match[3]).split(".")
             inner = section_of(algorithm if file == "ALGORITHM" else file, section)
-            found += [match[1] + inside for inside in included(inner, algorithm, code, swaps)]
-    return found
+            result += [match[1] + line for line in included(inner, algorithm, code, swaps)]
+    return result
 
 
 def _algorithms_by_code() -> dict[int, str]:
-    """The algorithms that the scripts know; of those with one code, which have one transition, the first."""
-    found: dict[int, str] = {}
+    """The algorithms of the scripts by code; of several with one code, which share a transition, the first."""
+    algorithms: dict[int, str] = {}
     for name, form in REDIS_FORMS.items():
-        found.setdefault(form.code, name)
-    return found
+        algorithms.setdefault(form.code, name)
+    return algorithms
 
 
 def section_of(file: str, name: str) -> list[str]:
@@ -255,7 +255,7 @@ def section_of(file: str, name: str) -> list[str]:
 
 @made_once
 def sections_of(file: str) -> dict[str, list[str]]:
-    """The sections of a file by name, without comments; what comes before the first has none."""
+    """The sections of a file by name, without comments; the lines before the first section have the empty name."""
     sections: dict[str, list[str]] = {"": []}
     name = ""
     for line in (resources.files("headgate.stores.redis") / "lua" / f"{file}.lua").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Servers of a Cluster that do not answer: each for itself, so that an outage of one says nothing about the others."""
+"""Servers of a Cluster that do not answer, each counted apart: an outage of one does not affect calls to the others."""
 
 from __future__ import annotations
 
@@ -15,79 +15,79 @@ from headgate.stores.redis.url import Address
 
 log = logging.getLogger("headgate")
 
-_TO_BE_REPEATED = exceptions.NoScriptError | exceptions.ReadOnlyError
-"""What a server says that did not run a script; another way may."""
+_NOT_EXECUTED = exceptions.NoScriptError | exceptions.ReadOnlyError
+"""Errors of a server that did not run a script; another attempt may run it."""
 
 
 class NotSent(exceptions.TimeoutError):
-    """The deadline of a call was over before a server could be asked."""
+    """The deadline of a call had passed before it could be sent."""
 
 
-class _Rest(NamedTuple):
+class _Pause(NamedTuple):
     until_us: int
     pause_s: float
 
 
 class SilentServers:
-    """The servers that failed several times on end: a call to one fails at once, but for one now and then that tries.
+    """The servers that failed several times in a row: calls to one fail at once, except for an occasional attempt.
 
-    The pauses between those that try grow and are jittered, as between the probes of a breaker.
+    The pauses between attempts grow and are jittered, as between the probes of a breaker.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self.failures: dict[Address, int] = {}
-        """Calls of each server that failed one after another, up to now."""
+        """Failed calls of each server in a row, up to now."""
 
-        self._rests: dict[Address, _Rest] = {}
+        self._pauses: dict[Address, _Pause] = {}
 
     def has(self, address: Address) -> bool:
-        """Whether a server has failed several times on end, and has not answered since."""
-        return address in self._rests
+        """Whether a server has failed several times in a row, and has not answered since."""
+        return address in self._pauses
 
     def check(self, address: Address, shown: str) -> None:
-        """Raise StoreUnavailable where a server is not to be asked now."""
-        rest = self._rests.get(address)
-        if rest is None:
+        """Raise StoreUnavailable where a server is not to be called now."""
+        pause = self._pauses.get(address)
+        if pause is None:
             return
-        if self._clock.now_us() >= rest.until_us:
-            self._put_off(address, rest.pause_s)  # this call tries, and no other until then
+        if self._clock.now_us() >= pause.until_us:
+            self._pause_calls(address, pause.pause_s)  # this call is the attempt; others fail until the next one
             return
         error = StoreUnavailable(f"{shown}: {address.host}:{address.port} does not answer; nothing was charged")
         error.server, error.was_sent = f"{address.host}:{address.port}", False
         raise error
 
     def answered(self, address: Address) -> None:
-        """A server has answered a call."""
+        """Record that a server has answered a call."""
         self.failures.pop(address, None)
-        if self._rests.pop(address, None) is not None:
+        if self._pauses.pop(address, None) is not None:
             log.warning("a server of the Cluster answers again: %s:%d", address.host, address.port)
 
-    def directed(self, error: Exception, address: Address) -> None:
-        """A server has sent a call elsewhere, or put it off; one that has lost the others does that, too."""
+    def redirected(self, error: Exception, address: Address) -> None:
+        """Record that a server has redirected or delayed a call; one that has lost the others also does this."""
         if self.failures and not isinstance(error, exceptions.ClusterDownError):
             self.answered(address)
 
-    def blame(self, error: Exception, address: Address, shown: str) -> NoReturn:
-        """Raise the error of a call to a server; it names the server, and is counted, where it may be its alone."""
+    def raise_for(self, error: Exception, address: Address, shown: str) -> NoReturn:
+        """Raise the error of a call; where the server may have caused it, the error names the server and is counted."""
         if isinstance(error, NotSent):
             raise error
-        told = error if isinstance(error, _TO_BE_REPEATED) else store_error(error, shown)
-        if not isinstance(told, StoreError) or not told.transient:
+        store_failure = error if isinstance(error, _NOT_EXECUTED) else store_error(error, shown)
+        if not isinstance(store_failure, StoreError) or not store_failure.transient:
             if isinstance(error, exceptions.ResponseError):
                 self.answered(address)
             raise error
-        told.server = f"{address.host}:{address.port}"
-        self._count(address, told)
-        if told is error:
+        store_failure.server = f"{address.host}:{address.port}"
+        self._count(address, store_failure)
+        if store_failure is error:
             raise error
-        raise told from error
+        raise store_failure from error
 
     def _count(self, address: Address, error: StoreError) -> None:
         failures = self.failures[address] = self.failures.get(address, 0) + 1
-        if failures < FAILURES or address in self._rests:
+        if failures < FAILURES or address in self._pauses:
             return
-        self._put_off(address, FIRST_PROBE_S)
+        self._pause_calls(address, FIRST_PROBE_S)
         log.warning(
             "a server of the Cluster does not answer, requests for its keys are decided without it: %s:%d: %s",
             address.host,
@@ -95,6 +95,6 @@ class SilentServers:
             error,
         )
 
-    def _put_off(self, address: Address, pause_s: float) -> None:
+    def _pause_calls(self, address: Address, pause_s: float) -> None:
         until_us = self._clock.now_us() + round(jittered(pause_s) * US_PER_SECOND)
-        self._rests[address] = _Rest(until_us, min(2 * pause_s, LAST_PROBE_S))
+        self._pauses[address] = _Pause(until_us, min(2 * pause_s, LAST_PROBE_S))

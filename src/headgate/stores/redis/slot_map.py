@@ -1,4 +1,4 @@
-"""Which server of a Cluster has which slot, as far as is known; without any I/O, for both colours."""
+"""Which server of a Cluster has which slot, as far as is known; without I/O, for both colours."""
 
 from __future__ import annotations
 
@@ -9,80 +9,79 @@ from typing import Any, NamedTuple
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
-from headgate.stores.redis.errors import never_sent, store_error
+from headgate.stores.redis.errors import mark_unsent, store_error
 from headgate.stores.redis.replies import read_ranges
 from headgate.stores.redis.silent_servers import NotSent, SilentServers
 from headgate.stores.redis.url import Address
 
-_MOST_TURNS = 16
-"""How often a call that was not executed is sent again; where it may be executed a moment later, until its deadline."""
+_MOST_ATTEMPTS = 16
+"""How often a call that was not executed is repeated; where a pause may help, it is repeated until its deadline."""
 
 PAUSE_S = 0.005
-"""How long to wait before such a moment has come."""
+"""How long such a pause is."""
 
-_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
-"""Not executed, and perhaps executed a moment later."""
+_RETRY_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
+"""Not executed; the same server may execute it a moment later."""
 
-ELSEWHERE = (exceptions.AskError, *_LATER)
-"""Not executed, and another server may execute it; MovedError is an AskError."""
+ELSEWHERE = (exceptions.AskError, *_RETRY_LATER)
+"""Not executed; another server may execute it. MovedError is an AskError."""
 
 _PARTLY_MOVED = "attempted to access a non local key"
 
 LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
-"""A server that has not answered."""
+"""Errors where a server has not answered."""
 
-_LATE = (StoreTimeout, exceptions.TimeoutError, TimeoutError)
+_TIMEOUTS = (StoreTimeout, exceptions.TimeoutError, TimeoutError)
 
 
 class RecordKey(bytes):
-    """The key of a record that tells a script which other keys of its slot to use.
+    """The key of a record that names the other keys of its slot that a script uses.
 
-    A server that is only about to get the slot may not have these yet, and would take them for new: no call is sent
-    there, but waits until the slot has moved.
+    A server that is importing the slot may not have these keys yet, and would take them for new: no call is sent to it
+    before the slot has moved.
     """
 
     __slots__ = ()
 
 
 class SearchStep(Enum):
-    """What to do on the way to a server, but for asking one."""
+    """A step towards the right server, other than sending the call."""
 
-    LEARN = "ask where the slots are"
+    LEARN = "query where the slots are"
     PAUSE = "wait for PAUSE_S"
 
 
 class SendTo(NamedTuple):
-    """Send the call to a server, `asking` for a slot that it is about to get."""
+    """Send the call to a server, after `ASKING` where it is importing the slot."""
 
     address: Address
     asking: bool
 
 
 def is_moving(error: Exception) -> bool:
-    """Whether a server refuses a call since the slot is moving, or a script since some keys have moved."""
+    """Whether a server refuses a call because its slot is moving, or a script because some keys have moved."""
     is_asking = isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError)
     return is_asking or _PARTLY_MOVED in str(error).lower()
 
 
 def too_late(shown: str, refusal: Exception | None, address: Address | None) -> StoreError:
-    """The error of a call that no server has taken by its deadline; `refusal` is what the last one said, `address`.
+    """The error of a call that no server has executed by its deadline; the last server, `address`, gave `refusal`.
 
-    A slot that moves is a matter of that slot: it says nothing about others, nor about the server.
+    A moving slot says nothing about other slots, nor about the server.
     """
     if refusal is None or address is None:
-        return never_sent(StoreTimeout(f"{shown}: no server told in time which one has the key; nothing was charged"))
+        return mark_unsent(StoreTimeout(f"{shown}: no server named the key's server in time; nothing was charged"))
     if isinstance(refusal, exceptions.ClusterDownError):
-        return never_sent(store_error(refusal, shown))
+        return mark_unsent(store_error(refusal, shown))
     moving = StoreUnavailable(f"{shown}: the key's slot is moving to another server; nothing was charged")
     moving.server = f"{address.host}:{address.port}"
-    return never_sent(moving)
+    return mark_unsent(moving)
 
 
 class SlotMap:
-    """A map of slots to servers; `seeds` are asked for it where no other server is known.
+    """A map of slots to servers; `seeds` are queried for it where no other server is known.
 
-    Maps of several event loops may share what is known of `silent` servers, and of those that `failed` last, the latest
-    at the end.
+    Maps of several event loops may share `silent` servers, and the servers that `failed`, the most recent one last.
     """
 
     def __init__(
@@ -100,88 +99,90 @@ class SlotMap:
         return slot in self._servers
 
     def servers(self) -> list[Address]:
-        """All that have slots, as far as is known."""
+        """All servers that have slots, as far as is known."""
         return list(dict.fromkeys(self._servers.values()))
 
     def server_of(self, slot: int) -> Address | None:
-        """The server that has a slot; None where that is not known."""
+        """The server that has a slot; None where it is unknown."""
         return self._servers.get(slot)
 
-    def directed(self, error: Exception, slot: int, address: Address) -> Address | None:
-        """The server to ask once instead, according to the one that was asked; None for the one of the map."""
+    def redirected(self, error: Exception, slot: int, address: Address) -> Address | None:
+        """The server to call once instead, according to the called server's error; None for the one of the map."""
         if isinstance(error, exceptions.MovedError):
-            # What moved once has often taken others along: ask again where they are.
+            # Other slots have often moved along: query them again.
             servers = {known: server for known, server in self._servers.items() if server != address}
             self._servers = servers | {slot: Address(error.host or address.host, error.port)}
-        elif isinstance(error, exceptions.AskError):  # which MovedError is one of, too
+        elif isinstance(error, exceptions.AskError):  # MovedError is one, too
             return Address(error.host or address.host, error.port)
         elif isinstance(error, exceptions.ClusterDownError):
             self._servers = {}
         return None
 
-    def doubt(self, address: Address | None) -> None:
-        """A server that does not answer may have been replaced: ask the others where the slots are."""
+    def forget_servers(self, address: Address | None) -> None:
+        """Forget the map: a server that does not answer may have been replaced, and the others know the slots."""
         self._servers = {}
         if address is not None:
             self._failed.pop(address, None)
             self._failed[address] = None
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
-        """The servers to ask for the slots, in order; last those that did not answer, the latest at the end."""
-        every, latest = dict.fromkeys([*known, *self._seeds]), list(self._failed)
-        silent = [address for address in every if self.silent.has(address) and address not in latest]
-        failed = [*silent, *latest]
-        return [address for address in every if address not in failed] + [one for one in failed if one in every]
+        """The servers to query for the slots, in order; those that did not answer are last, the latest at the end."""
+        all_servers, last_failed = dict.fromkeys([*known, *self._seeds]), list(self._failed)
+        silent = [address for address in all_servers if self.silent.has(address) and address not in last_failed]
+        failed = [*silent, *last_failed]
+        return [address for address in all_servers if address not in failed] + [
+            address for address in failed if address in all_servers
+        ]
 
-    def learn(self, reply: Any, teller: Address) -> None:
-        """Take over what a server replied to CLUSTER SLOTS; raises StoreError for what is no such reply."""
+    def learn(self, reply: Any, source: Address) -> None:
+        """Update the map from a server's reply to CLUSTER SLOTS; raises StoreError for any other reply."""
         servers = dict(self._servers)
-        for first, last, host, port in read_ranges(reply, teller.host):
+        for first, last, host, port in read_ranges(reply, source.host):
             servers |= dict.fromkeys(range(first, last + 1), Address(host, port))
         self._servers = servers
-        self._failed.pop(teller, None)
+        self._failed.pop(source, None)
 
     def search(
-        self, slot: int, shown: str, asked: Address | None = None, *, whole: bool = False
+        self, slot: int, shown: str, directed_to: Address | None = None, *, needs_whole_slot: bool = False
     ) -> Generator[SearchStep | SendTo, Any, Any]:
-        """Go from server to server, as they say, until one takes the call; its reply is the result.
+        """Follow the redirections of servers until one executes the call; its reply is the result.
 
-        `asked` is the server to ask first, according to another one. A call that needs the `whole` slot, as a RecordKey
-        does, waits while it moves.
+        `directed_to` is the server to call first, according to another one. A call that `needs_whole_slot`, as one with
+        a RecordKey does, waits while the slot moves.
         """
-        turns, refusal, refused_by = 0, None, None
-        while turns < _MOST_TURNS:
-            turns += 1
-            if asked is None and slot not in self:
+        attempts, refusal, refused_by = 0, None, None
+        while attempts < _MOST_ATTEMPTS:
+            attempts += 1
+            if directed_to is None and slot not in self:
                 try:
                     yield SearchStep.LEARN
-                except _LATE as error:
+                except _TIMEOUTS as error:
                     raise too_late(shown, None, None) from error
-            address = asked or self.server_of(slot)
+            address = directed_to or self.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
             if self.silent.failures:
                 self.silent.check(address, shown)
             try:
-                reply = yield SendTo(address, asked is not None)
+                reply = yield SendTo(address, directed_to is not None)
             except exceptions.ResponseError as error:
-                moves = whole and is_moving(error)
+                moves = needs_whole_slot and is_moving(error)
                 if not (moves or isinstance(error, ELSEWHERE)):
-                    self.silent.blame(error, address, shown)
-                self.silent.directed(error, address)
+                    self.silent.raise_for(error, address, shown)
+                self.silent.redirected(error, address)
                 refusal, refused_by = error, address
-                asked = None if moves else self.directed(error, slot, address)
-                if moves or isinstance(error, _LATER):
-                    turns = 0  # it is the deadline that ends this, wherever one server sends it in between
+                directed_to = None if moves else self.redirected(error, slot, address)
+                if moves or isinstance(error, _RETRY_LATER):
+                    attempts = 0  # the deadline ends this, whatever redirections come in between
                     try:
                         yield SearchStep.PAUSE
-                    except _LATE as late:
+                    except _TIMEOUTS as late:
                         raise too_late(shown, error, address) from late
             except NotSent as error:
                 raise too_late(shown, refusal, refused_by) from error
             except LOST as error:
-                self.doubt(address)
-                self.silent.blame(error, address, shown)
+                self.forget_servers(address)
+                self.silent.raise_for(error, address, shown)
             else:
                 if self.silent.failures:
                     self.silent.answered(address)

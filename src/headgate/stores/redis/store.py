@@ -21,12 +21,12 @@ from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, Store
 from headgate.stores.redis import scripts
 from headgate.stores.redis.async_link import AsyncLink
 from headgate.stores.redis.check_batches import decide_batch
-from headgate.stores.redis.clients import can_listen, open_client, sends_again
+from headgate.stores.redis.clients import can_listen, open_client, repeats_calls
 from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
-from headgate.stores.redis.replies import check_said
+from headgate.stores.redis.replies import check_reply
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.sync_link import SyncLink
 from headgate.stores.redis.turns import Turns
@@ -60,15 +60,15 @@ class RedisStore(Store):
         self.prefix = DEFAULT_PREFIX if prefix is None else check_prefix("prefix", prefix, "RedisStore")
         self.timeout_s = DEFAULT_TIMEOUT_S
         if isinstance(server, str):
-            place = read_url(server)
-            self.shown = place.shown
-            self.prefix = place.prefix if prefix is None else self.prefix
-            self.timeout_s = place.timeout_s
-            self.is_cluster = place.kind == "cluster"
+            target = read_url(server)
+            self.shown = target.shown
+            self.prefix = target.prefix if prefix is None else self.prefix
+            self.timeout_s = target.timeout_s
+            self.is_cluster = target.kind == "cluster"
             notice = EvictionNotice(self.shown)
-            self._sync_link = SyncLink(place, None, self.shown, self._scripts, notice)
-            self._async_link = AsyncLink(place, None, self.shown, self._scripts, notice)
-            self.turns = Turns(None, lambda: open_client(place))
+            self._sync_link = SyncLink(target, None, self.shown, self._scripts, notice)
+            self._async_link = AsyncLink(target, None, self.shown, self._scripts, notice)
+            self.turns = Turns(None, lambda: open_client(target))
             return
         self.turns = Turns(server if can_listen(server) else None)
         self.shown = f"a {type(server).__module__.partition('.')[0]} client"
@@ -79,7 +79,7 @@ class RedisStore(Store):
             self._sync_link = SyncLink.of_client(server, self.shown)
         else:
             raise ConfigError(f"a Redis store is a URL or a client of redis-py, not {kind_of(server)}")
-        if sends_again(server):
+        if repeats_calls(server):
             log.warning(
                 "%s sends a call again whose reply was lost, which may charge it twice: make the client with "
                 "retry=Retry(NoBackoff(), 0)",
@@ -87,34 +87,34 @@ class RedisStore(Store):
             )
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked from threads."""
+        """Bind limits, for threads."""
         return RedisLimits(self.sync_link, self.commands(limits), clock, self.turns)
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
-        """The limits, ready to be asked from an event loop."""
+        """Bind limits, for an event loop."""
         return AsyncRedisLimits(self.async_link, self.commands(limits), clock, self.turns)
 
     def decide_batch(self, guard: Any, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
-        """Decide the checks of a batch that the front door asks."""
+        """Decide the checks of a batch from the front door."""
         decide_batch(self.async_link, guard, batch, clock, failure, done)
 
     @property
     def sync_link(self) -> SyncLink:
-        """How threads reach the servers; raises ConfigError for a client of asyncio."""
+        """The link for threads; raises ConfigError for a client of asyncio."""
         if self._sync_link is None:
             raise ConfigError(f"{self.shown} is for asyncio: use AsyncLimiter or AsyncGate")
         return self._sync_link
 
     @property
     def async_link(self) -> AsyncLink:
-        """How event loops reach the servers; raises ConfigError for a client of threads."""
+        """The link for event loops; raises ConfigError for a client of threads."""
         if self._async_link is None:
             raise ConfigError(f"{self.shown} is not for asyncio: use Limiter or Gate")
         return self._async_link
 
     @property
     def client(self) -> Any:
-        """The client of redis-py that threads use for what is done seldom."""
+        """The client of redis-py that threads use for rare operations."""
         return self.sync_link.client
 
     def commands(self, limits: Sequence[NamedLimit]) -> Commands:
@@ -125,11 +125,11 @@ class RedisStore(Store):
         return commands
 
     def stats(self) -> StoreStats:
-        """Not counted here: use the server's own figures."""
+        """All zero: the server has its own figures."""
         return StoreStats(keys=0, bytes=0, max_keys=0, expired=0, evicted=0, refused_full=0, passed_full=0)
 
     def clear(self) -> None:
-        """Forget everything under this store's prefix, a piece at a time, so that other clients can go on."""
+        """Forget everything under this store's prefix, in small steps between which other clients are served."""
         try:
             pending: list[bytes] = []
             for name in self.client.scan_iter(match=f"{self.prefix}:{{*}}:*", count=_SCANNED):
@@ -138,7 +138,7 @@ class RedisStore(Store):
                     self._unlink(pending)
                     pending.clear()
             self._unlink(pending)
-        except Exception as error:  # whatever redis-py makes of what a server sends
+        except Exception as error:  # anything that redis-py raises for what a server sends
             raise store_error(error, self.shown) from error
 
     def _unlink(self, names: list[bytes]) -> None:
@@ -150,15 +150,15 @@ class RedisStore(Store):
 
     def probe(self) -> None:
         """Raise StoreError if the server would not charge: a replica, one with no memory left, or a missing right."""
-        check_said(self.sync_link.run(self._probe), b"OK")
+        check_reply(self.sync_link.run(self._probe), b"OK")
 
     async def probe_async(self) -> None:
         """`probe` for an event loop."""
-        check_said(await self.async_link.run(self._probe), b"OK")
+        check_reply(await self.async_link.run(self._probe), b"OK")
 
     @property
     def _probe(self) -> ScriptCall:
-        """The call of a script that leaves nothing."""
+        """The call of a script that leaves nothing behind."""
         return ScriptCall(scripts.probe(), [f"{self.prefix}:{{probe}}:probe".encode()], [])
 
     def ping(self) -> None:
@@ -170,7 +170,7 @@ class RedisStore(Store):
         await self.async_link.ping()
 
     def warm_up(self) -> None:
-        """Connect and load the scripts; raises StoreError where that does not succeed within its deadline."""
+        """Connect and load the scripts; raises StoreError where that fails or does not finish in time."""
         self.sync_link.warm_up()
 
     async def warm_up_async(self) -> None:

@@ -1,4 +1,4 @@
-"""The link of a Redis store for threads: scripts and commands, over whichever connections its server takes."""
+"""The link of a Redis store for threads: it executes scripts and commands over connections of the right kind."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError
 
+from headgate.stores.redis.caller_cluster import CallerCluster
 from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.cluster import ClusterPools
 from headgate.stores.redis.commands import Command, ScriptCall
-from headgate.stores.redis.errors import sound, store_error
+from headgate.stores.redis.errors import reply_or_raise, store_error
 from headgate.stores.redis.eviction import EvictionNotice
-from headgate.stores.redis.first_connection import FirstAttempt, first_commands
-from headgate.stores.redis.own_cluster import OwnCluster
+from headgate.stores.redis.first_connection import FirstConnection, first_commands
 from headgate.stores.redis.pool import ConnectionPool, execute_one_by_one
-from headgate.stores.redis.replies import check_said
+from headgate.stores.redis.replies import check_reply
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.silent_servers import SilentServers
-from headgate.stores.redis.url import Place
+from headgate.stores.redis.url import RedisTarget
 
-MOST_TOGETHER = 500
+MOST_IN_A_WRITE = 500
 """Calls that travel in one write."""
 
 _ERRORS = Exception
-"""Whatever a client of redis-py makes of what a server sends."""
+"""Anything that a client of redis-py may raise for what a server sends."""
 
 _AS_BYTES = {NEVER_DECODE: True}
-"""For a client of the caller's own that decodes what it reads."""
+"""Keeps replies as bytes on a caller's own client, which may decode what it reads."""
 
 
 class Connections(Protocol):
@@ -48,11 +48,11 @@ class Connections(Protocol):
         ...
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to several commands, in one write where that can be; a refusal is an error among them."""
+        """The replies to several commands, sent in one write where possible; a refusal is an error among them."""
         ...
 
-    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
-        """Open a connection to each server, send these over it and `see` its replies."""
+    def open(self, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None:
+        """Open a connection to each server, send these commands over it and pass the replies to `on_replies`."""
         ...
 
     def close(self) -> None:
@@ -61,89 +61,89 @@ class Connections(Protocol):
 
 
 class SyncLink:
-    """How threads reach the servers of a store. Nothing is connected before `warm_up` or the first call.
+    """How threads reach the servers of a store. It connects at `warm_up` or at the first call.
 
-    All raise StoreError, and nothing else.
+    All methods raise StoreError and no other error.
     """
 
     def __init__(
-        self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
+        self, target: RedisTarget | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
     ) -> None:
         self.shown = shown
         self._notice = notice
-        self._place = place
+        self._target = target
         self._client = client
         self._scripts = scripts
-        self._first = None if place is None else FirstAttempt(place)
-        self._connections: Connections | None = _OwnClient(client, shown) if place is None else None
+        self._first = None if target is None else FirstConnection(target)
+        self._connections: Connections | None = _CallerClient(client, shown) if target is None else None
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> SyncLink:
-        """Over the connections that a client of redis-py makes."""
+        """A link over the connections that a client of redis-py makes."""
         return cls(None, client, shown, {}, EvictionNotice(shown))
 
     @property
     def client(self) -> Any:
-        """The client of redis-py for what is done seldom."""
+        """The client of redis-py for rare operations."""
         if self._client is None:
-            assert self._place is not None
-            self._client = open_client(self._place)
+            assert self._target is not None
+            self._client = open_client(self._target)
         return self._client
 
     def run(self, call: ScriptCall) -> Any:
-        """The reply of a script."""
+        """Call a script and return its reply."""
         try:
-            if self._first is not None and self._first.over_in != os.getpid():
-                with self._first.made(self._connect):
-                    return self._run(call, self._opened().execute_first)
-            return self._run(call, (self._connections or self._opened()).execute)
+            if self._first is not None and self._first.finished_pid != os.getpid():
+                with self._first.established(self._connect):
+                    return self._run(call, self._open_connections().execute_first)
+            return self._run(call, (self._connections or self._open_connections()).execute)
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        """The replies of scripts that are called together."""
+        """Call scripts together and return their replies."""
         try:
             if self._first is None:
                 return self._run_all(calls)
-            with self._first.made(self._connect):
+            with self._first.established(self._connect):
                 return self._run_all(calls)
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
-    def ask(self, key: bytes | None, command: Command) -> Any:
-        """The reply to a command, from the server that has a key (None: any)."""
-        [reply] = self.ask_all([(key, command)])
+    def execute(self, key: bytes | None, command: Command) -> Any:
+        """Execute a command on the server that has a key (None: any server) and return its reply."""
+        [reply] = self.execute_all([(key, command)])
         return reply
 
-    def ask_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to commands, each from the server that has its key."""
+    def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        """Execute commands, each on the server that has its key, and return their replies."""
         try:
-            if self._first is not None and not self._first.is_over:
-                self._first.make(self._connect)
-            execute = self._opened().execute
+            if self._first is not None and not self._first.is_finished:
+                self._first.establish(self._connect)
+            execute = self._open_connections().execute
             return [execute(key, command) for key, command in requests]
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     def warm_up(self) -> None:
-        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        """Connect and load the scripts; raises StoreError where that fails or does not finish in time."""
         try:
             if self._first is None:
                 self.client.ping()
             elif not self._first.has_succeeded:
-                if self._first.is_over:
+                if self._first.is_finished:
                     self._first.forget()
-                self._first.make(self._connect)
+                self._first.establish(self._connect)
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     def ping(self) -> None:
         """Raise StoreError if a server does not answer."""
-        check_said(self.ask(None, ("PING",)), b"PONG")
+        check_reply(self.execute(None, ("PING",)), b"PONG")
 
     def close(self) -> None:
-        """Close the connections; the next call opens new ones. A client of the caller's own stays open."""
-        if self._place is None or self._first is None:
+        """Close the connections; the next call opens new ones. A caller's own client stays open."""
+        if self._target is None or self._first is None:
             return
         if self._connections is not None:
             self._connections.close()
@@ -160,38 +160,38 @@ class SyncLink:
             return execute(keys[0], ("EVAL", script.text, len(keys), *keys, *arguments))
 
     def _run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        connections, replies = self._opened(), []
-        for start in range(0, len(calls), MOST_TOGETHER):
-            some = calls[start : start + MOST_TOGETHER]
-            found = connections.execute_all([(call.keys[0], call.by_sha) for call in some])
-            for call, reply in zip(some, found, strict=True):
+        connections, replies = self._open_connections(), []
+        for start in range(0, len(calls), MOST_IN_A_WRITE):
+            batch = calls[start : start + MOST_IN_A_WRITE]
+            batch_replies = connections.execute_all([(call.keys[0], call.by_sha) for call in batch])
+            for call, reply in zip(batch, batch_replies, strict=True):
                 # A script that is not there was not executed.
-                replies.append(self.run(call) if isinstance(reply, NoScriptError) else sound(reply))
+                replies.append(self.run(call) if isinstance(reply, NoScriptError) else reply_or_raise(reply))
         return replies
 
     def _connect(self) -> None:
-        self._opened().open(first_commands(self._scripts), self._notice.see)
+        self._open_connections().open(first_commands(self._scripts), self._notice.check)
 
-    def _opened(self) -> Connections:
-        """The connections: of our own, which cost less than those of a client and keep deadlines."""
+    def _open_connections(self) -> Connections:
+        """The connections of this link, which cost less than those of a client and keep deadlines."""
         if self._connections is None:
-            place = self._place
-            assert place is not None and self._first is not None
-            if place.kind == "cluster":
-                self._connections = ClusterPools(place, self._first.patience_s)
+            target = self._target
+            assert target is not None and self._first is not None
+            if target.kind == "cluster":
+                self._connections = ClusterPools(target, self._first.call_timeout_s)
             else:
-                make = self.client.connection_pool.make_connection
-                self._connections = ConnectionPool(make, place, self._first.patience_s)
+                new_connection = self.client.connection_pool.make_connection
+                self._connections = ConnectionPool(new_connection, target, self._first.call_timeout_s)
         return self._connections
 
 
-class _OwnClient:
-    """A client of the caller's own, which has connections and deadlines of its own."""
+class _CallerClient:
+    """A client that the caller made, with its own connections and deadlines."""
 
     def __init__(self, client: Any, shown: str) -> None:
         self._client = client
         is_cluster = isinstance(client, redis.RedisCluster)
-        self._cluster = OwnCluster(client, shown, SilentServers()) if is_cluster else None
+        self._cluster = CallerCluster(client, shown, SilentServers()) if is_cluster else None
 
     def execute(self, key: bytes | None, command: Command) -> Any:
         if self._cluster is None:
@@ -199,7 +199,7 @@ class _OwnClient:
         if command == ("PING",):
             return self._client.ping()
         options: dict[str, Any] = {"target_nodes": "random"} if len(command) == 1 else _AS_BYTES
-        with self._cluster.asking(key):
+        with self._cluster.watching(key):
             return self._client.execute_command(*command, **options)
 
     execute_first = execute
@@ -207,6 +207,6 @@ class _OwnClient:
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
         return execute_one_by_one(self.execute, requests)
 
-    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None: ...
+    def open(self, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None: ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""What a client needs to speak TLS: certificates and keys in files, told of where they can never be used.
+"""Certificates and keys for TLS, read from files; files that can never be used are errors of the configuration.
 
-redis-py reads all of them anew for each connection, which takes some 20 ms in which no other thread runs, and no event
-loop: threads that want a connection each would pass their deadlines. Here connections share what was read.
+redis-py reads all files again for each connection, which blocks all threads and event loops for some 20 ms: many
+threads that each need a connection would miss their deadlines. Here connections share one context.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from typing import Any
 
 from headgate.errors import ConfigError
 
-_AUTHORITIES = ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")
-_OWN = ("ssl_certfile", "ssl_keyfile")
-_REQUIRED = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_AUTHORITY_OPTIONS = ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")
+_KEY_PAIR = ("ssl_certfile", "ssl_keyfile")
+_VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class TlsFileError(OSError):
-    """A file that is needed to connect cannot be read; the text names the options that it may be of."""
+    """A file that is needed to connect cannot be read; the text names the options that may have named it."""
 
 
 class TlsContext:
-    """The context of all connections to a place, made anew once a file has changed."""
+    """The context of all connections to a target; it is made again when a file has changed."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
         paths = ssl.get_default_verify_paths()
-        own = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_OWN)]
-        self._files = [file for file in (*own, paths.cafile, paths.capath) if file]
-        self._made: tuple[list[object], ssl.SSLContext] | None = None
+        named = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_KEY_PAIR)]
+        self._files = [file for file in (*named, paths.cafile, paths.capath) if file]
+        self._cached: tuple[list[object], ssl.SSLContext] | None = None
 
     def get(self) -> ssl.SSLContext:
         """The context; raises TlsFileError where a file cannot be read."""
-        seen, made = list(map(_seen, self._files)), self._made
-        if made is None or made[0] != seen:
-            made = self._made = seen, self._make()
-        return made[1]
+        versions, cached = list(map(_version_of, self._files)), self._cached
+        if cached is None or cached[0] != versions:
+            cached = self._cached = versions, self._make()
+        return cached[1]
 
     def _make(self) -> ssl.SSLContext:
-        given = self._options.get
+        option = self._options.get
         context = ssl.create_default_context()
-        required = _REQUIRED[given("ssl_cert_reqs", "required")]
-        context.check_hostname = required != ssl.CERT_NONE and given("ssl_check_hostname", True)
+        required = _VERIFY_MODES[option("ssl_cert_reqs", "required")]
+        context.check_hostname = required != ssl.CERT_NONE and option("ssl_check_hostname", True)
         context.verify_mode = required
-        if (version := given("ssl_min_version")) is not None:
+        if (version := option("ssl_min_version")) is not None:
             context.minimum_version = ssl.TLSVersion(version)
-        if ciphers := given("ssl_ciphers"):
+        if ciphers := option("ssl_ciphers"):
             context.set_ciphers(ciphers)
-        certificate, key = map(given, _OWN)
+        certificate, key = map(option, _KEY_PAIR)
         if certificate is not None:
-            password = given("ssl_password")
-            self._load(_OWN, context.load_cert_chain, certificate, key, lambda: password or "")
-        authorities = list(map(given, _AUTHORITIES))
+            password = option("ssl_password")
+            self._load(_KEY_PAIR, context.load_cert_chain, certificate, key, lambda: password or "")
+        authorities = list(map(option, _AUTHORITY_OPTIONS))
         if any(authorities):
-            self._load(_AUTHORITIES, context.load_verify_locations, *authorities)
+            self._load(_AUTHORITY_OPTIONS, context.load_verify_locations, *authorities)
         return context
 
     def _load(self, names: Sequence[str], load: Callable[..., object], *files: Any) -> None:
@@ -68,10 +68,10 @@ class TlsContext:
 
 
 def check_tls(options: Mapping[str, Any], form: str) -> None:
-    """Raise ConfigError for what can never be used. A file that is not there is left to the connection: it may come.
+    """Raise ConfigError for options that can never work. A missing file is no error here: it may exist later.
 
-    That is unknown ciphers, authorities that are no text of PEM, a key without a certificate, one that is not its, or
-    one that the password does not open.
+    Such options are unknown ciphers, authorities that are not PEM text, a key without a certificate or for another
+    certificate, and a key that the password does not decrypt.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ciphers := options.get("ssl_ciphers"):
@@ -83,9 +83,9 @@ def check_tls(options: Mapping[str, Any], form: str) -> None:
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError) as error:
-            told = "ssl_ca_data is the text of certificates as PEM, with %0A for each end of a line"
-            raise ConfigError(f"{form}: {told}") from error
-    certificate, key, password = (options.get(name) for name in (*_OWN, "ssl_password"))
+            expected = "ssl_ca_data is the text of certificates as PEM, with %0A for each end of a line"
+            raise ConfigError(f"{form}: {expected}") from error
+    certificate, key, password = (options.get(name) for name in (*_KEY_PAIR, "ssl_password"))
     if certificate is None:
         if key is not None:
             raise ConfigError(f"{form}: ssl_keyfile is the key of a certificate: ssl_certfile is missing")
@@ -99,8 +99,8 @@ def check_tls(options: Mapping[str, Any], form: str) -> None:
         return
 
 
-def _seen(file: str) -> object:
-    """What changes with a file."""
+def _version_of(file: str) -> object:
+    """A value that changes when a file does; None where it cannot be read."""
     try:
         stat = Path(file).stat()
     except (OSError, ValueError):

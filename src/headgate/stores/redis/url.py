@@ -1,8 +1,8 @@
 """Redis and Valkey by URL: `redis://user:password@host:6379/0?timeout=50ms&prefix=hg`.
 
-`redis://`, `rediss://` (TLS) and `unix://` are one server; `redis+sentinel://host:port,host:port/service/db`
-asks Sentinels for the primary; `redis+cluster://host:port,host:port` is a Cluster. Each may be written with
-`valkey` as well. Of the options after `?` those that are not Headgate's go to redis-py, as the types it takes.
+`redis://`, `rediss://` (TLS) and `unix://` name one server; `redis+sentinel://host:port,host:port/service/db`
+queries Sentinels for the primary; `redis+cluster://host:port,host:port` names a Cluster. Each may be written with
+`valkey` as well. Options after `?` that are not Headgate's go to redis-py, converted to the types that it takes.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ DEFAULT_TIMEOUT_S = 0.05
 DEFAULT_CONNECT_TIMEOUT_S = 1.0
 DEFAULT_PREFIX = "hg"
 DEFAULT_CONNECTIONS = 64
-_PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+_DEFAULT_PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 _KINDS = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
 _SCHEME = re.compile(r"(?:(redis|valkey)(s?)(?:\+(sentinel|cluster))?|(?:(?:redis|valkey)\+)?(unix))", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^:\[\]/@%\s]{1,253})(?::([0-9]{1,5}))?")
 _PLAIN_PATH = re.compile(r"(?:/[a-z0-9_.-]{0,40}){0,8}")
-"""What may be shown: a path of another form is perhaps a part of a password."""
+"""Paths that messages may show: a path of another form may be a part of a password."""
 
 GUARD_OPTIONS = ("on_error", "local_share", "remember")
-"""Options of a URL that are not the server's but its guard's; see `headgate.stores.guard.store`."""
+"""Options of a URL for the guard of a store, not for the server; see `headgate.stores.guard.store`."""
 
 
 class Address(NamedTuple):
-    """Where a server is."""
+    """The host and port of a server."""
 
     host: str
     port: int
 
 
-class Place(NamedTuple):
-    """What a URL names. `kind` is "single", "sentinel" or "cluster"."""
+class RedisTarget(NamedTuple):
+    """The server or servers that a URL names. `kind` is "single", "sentinel" or "cluster"."""
 
     kind: str
     addresses: tuple[Address, ...]
     socket: str
-    """The path of a Unix socket, in place of addresses."""
+    """The path of a Unix socket, instead of addresses."""
 
     service: str
-    """What Sentinels call the primary."""
+    """The name of the primary at the Sentinels."""
 
     shown: str
     """The URL without user, password and options."""
@@ -57,30 +57,30 @@ class Place(NamedTuple):
     timeout_s: float = DEFAULT_TIMEOUT_S
     """The deadline of one call."""
 
-    connect_s: float = DEFAULT_CONNECT_TIMEOUT_S
-    """The deadline of a process's first connection; see `first_s`."""
+    connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S
+    """The deadline of a process's first connection; see `first_timeout_s`."""
 
     prefix: str = DEFAULT_PREFIX
     connections: int = DEFAULT_CONNECTIONS
     options: Mapping[str, Any] = MappingProxyType({})
-    """What redis-py takes for a connection to each server: user, password, database, TLS and the like."""
+    """Options of redis-py for a connection to each server: user, password, database, TLS and the like."""
 
     sentinel: Mapping[str, str] = MappingProxyType({})
-    """The `username` and `password` that Sentinels are asked with, each only where it is given."""
+    """The `username` and `password` for the Sentinels, each only where it is given."""
 
     tls: TlsContext | None = None
-    """What TLS needs; None where connections are bare."""
+    """The context of TLS; None where connections do not use it."""
 
     @property
-    def first_s(self) -> float:
-        """How long a process that was never connected waits for its first connection: no less than for a call."""
-        return max(self.connect_s, self.timeout_s)
+    def first_timeout_s(self) -> float:
+        """How long a process waits for its first connection: at least as long as for a call."""
+        return max(self.connect_timeout_s, self.timeout_s)
 
     @property
-    def each_s(self) -> float:
-        """How long one of several servers is waited for that tell the way, so that another one can be asked then."""
-        enough_s = self.timeout_s if len(self.addresses) == 1 else min(self.timeout_s, self.first_s / 2)
-        return max(self.first_s / (len(self.addresses) + 1), enough_s)
+    def per_server_timeout_s(self) -> float:
+        """The timeout of one of several servers that know the topology, so that there is time to query another one."""
+        min_timeout_s = self.timeout_s if len(self.addresses) == 1 else min(self.timeout_s, self.first_timeout_s / 2)
+        return max(self.first_timeout_s / (len(self.addresses) + 1), min_timeout_s)
 
 
 def is_redis(url: str) -> bool:
@@ -89,20 +89,20 @@ def is_redis(url: str) -> bool:
     return bool(mark) and _SCHEME.fullmatch(scheme.lower()) is not None
 
 
-def read_url(url: str) -> Place:
-    """What a URL names; raises ConfigError, which never shows a password."""
+def read_url(url: str) -> RedisTarget:
+    """Parse a URL; raises ConfigError, which never shows a password."""
     if not is_redis(url):
         raise ConfigError(f"a Redis store is redis://, rediss:// or the like, not {scheme_of(url) or 'this'!r}")
     parts = split_url(url)
-    match = _SCHEME.fullmatch(parts.scheme)
-    assert match is not None
+    scheme = _SCHEME.fullmatch(parts.scheme)
+    assert scheme is not None
     form = f"{parts.scheme}://"
     if "@" in parts.path:
         raise ConfigError(f'{form}: an "@" stands after a "/": in a user or password, "/" is written %2F')
-    kind = _KINDS[match[3] or ""]
+    kind = _KINDS[scheme[3] or ""]
     addresses: tuple[Address, ...] = ()
     socket = service = ""
-    if match[4]:
+    if scheme[4]:
         if parts.host or len(parts.path) < 2:
             raise ConfigError(f'{form}: a Unix socket is "unix:///path/of/the/socket"')
         socket, database = unquote(parts.path), ""
@@ -113,42 +113,47 @@ def read_url(url: str) -> Place:
     shown = f"{form}{parts.host}{parts.path if _PLAIN_PATH.fullmatch(parts.path) else ''}"[:120]
     if kind == "sentinel" and not service:
         raise ConfigError(f"{form}: a Sentinel's URL ends with the name of the service, such as /mymaster/0")
-    place = Place(kind, addresses, socket, unquote(service), shown=shown)
-    return _with_options(place, parts, database.strip("/"), form, tls=bool(match[2]))
+    target = RedisTarget(kind, addresses, socket, unquote(service), shown=shown)
+    return _with_options(target, parts, database.strip("/"), form, tls=bool(scheme[2]))
 
 
-def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tls: bool) -> Place:
-    """The place with what stands after the "?"; no message tells more of the URL than its scheme and that option."""
+def _with_options(target: RedisTarget, parts: StoreUrl, database: str, form: str, *, tls: bool) -> RedisTarget:
+    """Apply the options after the "?"; messages show no more of the URL than its scheme and the option."""
     for name, _ in parts.options:
-        if name in _INSTEAD:
-            raise ConfigError(f"{form}: {name} is no option of a store's URL: {_INSTEAD[name]}")
-        if name in _TLS and not tls:
+        if name in _REPLACEMENTS:
+            raise ConfigError(f"{form}: {name} is no option of a store's URL: {_REPLACEMENTS[name]}")
+        if name in _TLS_OPTIONS and not tls:
             raise ConfigError(f"{form}: {name} is for TLS, which rediss:// and the like have")
-        if name in _SENTINEL and place.kind != "sentinel":
+        if name in _SENTINEL_OPTIONS and target.kind != "sentinel":
             raise ConfigError(f"{form}: {name} is for Sentinels, which redis+sentinel:// names")
-    known = (
-        *_OWN, *GUARD_OPTIONS, *_CONNECTION, *(() if place.socket else _TCP),
-        *(_SENTINEL if place.kind == "sentinel" else ()), *(_TLS if tls else ()),
+    known_names = (
+        *_STORE_OPTIONS, *GUARD_OPTIONS, *_CONNECTION_OPTIONS, *(() if target.socket else _TCP_OPTIONS),
+        *(_SENTINEL_OPTIONS if target.kind == "sentinel" else ()), *(_TLS_OPTIONS if tls else ()),
     )  # fmt: skip
-    check_options(parts.options, known, f"{form}: the store")
-    given = dict(parts.options)
+    check_options(parts.options, known_names, f"{form}: the store")
+    remaining = dict(parts.options)
     for name in GUARD_OPTIONS:
-        if name in given:
+        if name in remaining:
             raise ConfigError(f"{form}: {name} is for a store with a guard, which Limiter and Gate open by URL")
-    own: dict[str, Any] = {
-        field: read(name, given.pop(name), form) for name, (field, read) in _OWN.items() if name in given
+    fields: dict[str, Any] = {
+        field: parse(name, remaining.pop(name), form)
+        for name, (field, parse) in _STORE_OPTIONS.items()
+        if name in remaining
     }
-    asking = {_SENTINEL[name]: given.pop(name) for name in _SENTINEL if name in given}
-    own["sentinel"] = {field: value for field, value in asking.items() if value}
-    options = {name: (_CONNECTION | _TCP | _TLS)[name](name, value, form) for name, value in given.items()}
+    sentinel_options = {_SENTINEL_OPTIONS[name]: remaining.pop(name) for name in _SENTINEL_OPTIONS if name in remaining}
+    fields["sentinel"] = {field: value for field, value in sentinel_options.items() if value}
+    options = {
+        name: (_CONNECTION_OPTIONS | _TCP_OPTIONS | _TLS_OPTIONS)[name](name, value, form)
+        for name, value in remaining.items()
+    }
     if parts.credentials:
         user, _, password = parts.credentials.partition(":")
         options |= {"username": unquote(user) or None, "password": unquote(password) or None}
     if tls:
         check_tls(options, form)
-        own["tls"] = TlsContext(options)
+        fields["tls"] = TlsContext(options)
         options["ssl"] = True
-    if place.kind == "cluster":
+    if target.kind == "cluster":
         if database not in ("", "0") or options.pop("db", 0) != 0:
             raise ConfigError(f"{form}: a Cluster has database 0 alone")
     else:
@@ -156,7 +161,7 @@ def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tl
             seen = f", not {database!r}" if _PLAIN_PATH.fullmatch(f"/{database}") else ""
             raise ConfigError(f"{form}: the database is a number{seen}")
         options.setdefault("db", int(database or 0))
-    return place._replace(options=options, **own)
+    return target._replace(options=options, **fields)
 
 
 def _address(text: str, number: int, kind: str, form: str) -> Address:
@@ -164,95 +169,95 @@ def _address(text: str, number: int, kind: str, form: str) -> Address:
     if match is None:
         if _ADDRESS.fullmatch(text.rpartition(":")[0]):
             raise ConfigError(f"{form}: the port is a number up to 65535")
-        place = "the server" if kind == "single" else f"server {number}"
-        raise ConfigError(f"{form}: {place} is named by host:port, an IPv6 address by [address]:port")
-    port = int(match[2] or _PORTS[kind])
-    if port > 65535:  # what stands there may be a password of digits
+        server = "the server" if kind == "single" else f"server {number}"
+        raise ConfigError(f"{form}: {server} is named by host:port, an IPv6 address by [address]:port")
+    port = int(match[2] or _DEFAULT_PORTS[kind])
+    if port > 65535:  # the digits may be a password
         raise ConfigError(f"{form}: the port is a number up to 65535")
     return Address(match[1].strip("[]"), port)
 
 
-def _time(name: str, value: str, shown: str) -> float:
+def _time(name: str, value: str, form: str) -> float:
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)", value)
     if match is None or float(match[1]) == 0:
-        raise ConfigError(f"{shown}: {name} is a time such as 50ms or 1.5s, not {value[:40]!r}")
+        raise ConfigError(f"{form}: {name} is a time such as 50ms or 1.5s, not {value[:40]!r}")
     return float(match[1]) / (1000 if match[2] == "ms" else 1)
 
 
-def check_prefix(name: str, value: object, shown: str) -> str:
-    """A prefix of the names of keys: it has nothing that means more in a pattern, or that a Cluster goes by."""
+def check_prefix(name: str, value: object, form: str) -> str:
+    """Check a prefix of Redis keys: it has no character with a meaning in patterns or in hash tags."""
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise ConfigError(f"{shown}: {name} is up to 40 letters, digits, _ . : or -, not {value!r:.42}")
+        raise ConfigError(f"{form}: {name} is up to 40 letters, digits, _ . : or -, not {value!r:.42}")
     return value
 
 
-def _count(name: str, value: str, shown: str) -> int:
+def _count(name: str, value: str, form: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,4}", value):
-        raise ConfigError(f"{shown}: {name} is a whole number from 1 to 99999, not {value[:40]!r}")
+        raise ConfigError(f"{form}: {name} is a whole number from 1 to 99999, not {value[:40]!r}")
     return int(value)
 
 
-def _database(name: str, value: str, shown: str) -> int:
+def _database(name: str, value: str, form: str) -> int:
     if not re.fullmatch("[0-9]{1,6}", value):
-        raise ConfigError(f"{shown}: {name} is a number, not {value[:40]!r}")
+        raise ConfigError(f"{form}: {name} is a number, not {value[:40]!r}")
     return int(value)
 
 
-def _text(name: str, value: str, shown: str) -> str:
+def _text(name: str, value: str, form: str) -> str:
     return value
 
 
-def _file(name: str, value: str, shown: str) -> str:
+def _file(name: str, value: str, form: str) -> str:
     if not value:
-        raise ConfigError(f"{shown}: {name} is a path, and none is given")
+        raise ConfigError(f"{form}: {name} is a path, and none is given")
     return value
 
 
-def _name(name: str, value: str, shown: str) -> str:
+def _name(name: str, value: str, form: str) -> str:
     if not re.fullmatch("[!-~]{1,100}", value):
-        raise ConfigError(f"{shown}: {name} is up to 100 characters without spaces, not {value[:40]!r}")
+        raise ConfigError(f"{form}: {name} is up to 100 characters without spaces, not {value[:40]!r}")
     return value
 
 
-def _switch(name: str, value: str, shown: str) -> bool:
-    switch = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}.get(value.lower())
-    if switch is None:
-        raise ConfigError(f"{shown}: {name} is yes or no, not {value[:40]!r}")
-    return switch
+def _switch(name: str, value: str, form: str) -> bool:
+    enabled = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}.get(value.lower())
+    if enabled is None:
+        raise ConfigError(f"{form}: {name} is yes or no, not {value[:40]!r}")
+    return enabled
 
 
-def _required(name: str, value: str, shown: str) -> str:
+def _cert_reqs(name: str, value: str, form: str) -> str:
     if value not in ("none", "optional", "required"):
-        raise ConfigError(f"{shown}: {name} is none, optional or required, not {value[:40]!r}")
+        raise ConfigError(f"{form}: {name} is none, optional or required, not {value[:40]!r}")
     return value
 
 
-def _tls_version(name: str, value: str, shown: str) -> int:
+def _tls_version(name: str, value: str, form: str) -> int:
     number = {"TLSv1.2": 0x303, "TLSv1.3": 0x304, "771": 0x303, "772": 0x304}.get(value)
     if number is None:
-        raise ConfigError(f"{shown}: {name} is TLSv1.2 or TLSv1.3, not {value[:40]!r}")
+        raise ConfigError(f"{form}: {name} is TLSv1.2 or TLSv1.3, not {value[:40]!r}")
     return number
 
 
-Read = Callable[[str, str, str], Any]
+Parse = Callable[[str, str, str], Any]
 
-_OWN: dict[str, tuple[str, Read]] = {
-    "timeout": ("timeout_s", _time), "connect_timeout": ("connect_s", _time),
+_STORE_OPTIONS: dict[str, tuple[str, Parse]] = {
+    "timeout": ("timeout_s", _time), "connect_timeout": ("connect_timeout_s", _time),
     "prefix": ("prefix", check_prefix), "max_connections": ("connections", _count),
 }  # fmt: skip
-_CONNECTION: dict[str, Read] = {
+_CONNECTION_OPTIONS: dict[str, Parse] = {
     "db": _database, "username": _text, "password": _text, "client_name": _name,
     "socket_read_size": _count,
 }  # fmt: skip
-_TCP: dict[str, Read] = {"socket_keepalive": _switch}
-_SENTINEL = {"sentinel_username": "username", "sentinel_password": "password"}
-_TLS: dict[str, Read] = {
+_TCP_OPTIONS: dict[str, Parse] = {"socket_keepalive": _switch}
+_SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
+_TLS_OPTIONS: dict[str, Parse] = {
     "ssl_ca_certs": _file, "ssl_ca_path": _file, "ssl_ca_data": _text, "ssl_certfile": _file, "ssl_keyfile": _file,
-    "ssl_password": _text, "ssl_cert_reqs": _required, "ssl_check_hostname": _switch, "ssl_min_version": _tls_version,
+    "ssl_password": _text, "ssl_cert_reqs": _cert_reqs, "ssl_check_hostname": _switch, "ssl_min_version": _tls_version,
     "ssl_ciphers": _text,
 }  # fmt: skip
 
-_INSTEAD = {
+_REPLACEMENTS = {
     "socket_timeout": "the deadline of a call is timeout, such as timeout=50ms",
     "socket_connect_timeout": "the deadline of a process's first connection is connect_timeout, such as"
     " connect_timeout=1s",
@@ -264,4 +269,4 @@ _INSTEAD = {
     "protocol": "Headgate chooses the protocol",
     "health_check_interval": "a probe in the background finds out when a server is back",
 }
-"""What redis-py would take and Headgate does otherwise."""
+"""Options of redis-py that Headgate does not take, and what replaces them."""

@@ -8,53 +8,53 @@ from typing import Any
 
 from headgate.stores.redis.commands import Command
 
-_NOT_YET: Any = object()
-"""Stands for a reply that has not come."""
+_MISSING: Any = object()
+"""Stands for a reply that has not arrived."""
 
 
-class Several:
-    """The replies to commands that are asked together: a list of them, errors in their places, once all are there."""
+class ReplyGroup:
+    """The replies to commands that were sent together: a list, with errors in their places, once all have arrived."""
 
-    __slots__ = ("_left", "replies", "whole")
+    __slots__ = ("_missing", "all_replies", "replies")
 
-    def __init__(self, count: int, whole: asyncio.Future[list[Any]]) -> None:
-        self.replies: list[Any] = [_NOT_YET] * count
-        self.whole = whole
-        self._left = count
+    def __init__(self, count: int, all_replies: asyncio.Future[list[Any]]) -> None:
+        self.replies: list[Any] = [_MISSING] * count
+        self.all_replies = all_replies
+        self._missing = count
 
-    def take(self, place: int, reply: Any) -> None:
-        self.replies[place] = reply
-        self._left -= 1
-        if not self._left:
-            self.whole.set_result(self.replies)
+    def set_reply(self, index: int, reply: Any) -> None:
+        self.replies[index] = reply
+        self._missing -= 1
+        if not self._missing:
+            self.all_replies.set_result(self.replies)
 
 
-class Part:
-    """One of several replies, settled as the future of a single one is."""
+class GroupPart:
+    """One reply of a group, settled like the future of a single call."""
 
-    __slots__ = ("_place", "_several")
+    __slots__ = ("_group", "_index")
 
-    def __init__(self, several: Several, place: int) -> None:
-        self._several = several
-        self._place = place
+    def __init__(self, group: ReplyGroup, index: int) -> None:
+        self._group = group
+        self._index = index
 
     def done(self) -> bool:
-        return self._several.replies[self._place] is not _NOT_YET or self._several.whole.done()
+        return self._group.replies[self._index] is not _MISSING or self._group.all_replies.done()
 
     def set_result(self, reply: Any) -> None:
-        self._several.take(self._place, reply)
+        self._group.set_reply(self._index, reply)
 
     def set_exception(self, error: Exception) -> None:
-        self._several.take(self._place, error)
+        self._group.set_reply(self._index, error)
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
     command: Command
     before: Command | None
-    """A command that goes ahead in the same write; no call waits for its reply."""
+    """A command that precedes it in the same write; no call waits for its reply."""
 
-    reply: asyncio.Future[Any] | Part
+    reply: asyncio.Future[Any] | GroupPart
     deadline: float
     is_usual: bool
-    """Whether it has as long as every call, so that none behind it has less."""
+    """Whether it has the usual timeout, so that no call behind it has an earlier deadline."""

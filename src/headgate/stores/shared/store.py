@@ -1,8 +1,8 @@
 """The shared store: all processes of a host have one set of states, in a file that each of them maps.
 
-No server and no socket: a decision takes a lock of its part of the table, for less than a
-microsecond, and works on the memory itself. A process may be killed at any instruction: what it had
-charged stays charged or was never charged, and no other process waits for it. See docs/shared-memory.md.
+There is no server and no socket: a decision takes a lock of its part of the table, for less than a
+microsecond, and works on the memory itself. A process may be killed at any instruction: its
+charge is then complete or was never made, and no other process waits for it. See docs/shared-memory.md.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PAGE = 4096
 LEAST_SIZE = 128 << 10
 MOST_SIZE = 1 << 40
 MOST_LOG_PERCENT = 90
-_LOOKS_FOR_ROOM = 8
-"""How often a zone is asked for room for a policy, which another process may take back before it is used."""
+_ROOM_ATTEMPTS = 8
+"""How often `check_room` tries to get room for a policy: another process may take it before it is used."""
 
 
 class ZoneClock:
-    """The clock of a zone: the host's wall time when it was made, continued by the monotonic clock; never steps."""
+    """The clock of a zone: the host's wall time at its creation, continued by the monotonic clock; it never steps."""
 
     __slots__ = ("_zone",)
 
@@ -59,16 +59,16 @@ class ZoneClock:
 class SharedStore(Store):
     """States in a file that all processes of this host map: exact for all of them together.
 
-    `path` is the file; the first process makes it, of `size` bytes (64 MiB unless it exists already
-    or you say otherwise), `log_percent` of them for the entries of sliding logs (25). At most `max_holds` holds are
+    `path` is the file; the first process creates it, of `size` bytes (by default 64 MiB, unless it exists
+    already), `log_percent` of them for the entries of sliding logs (25). At most `max_holds` holds are
     remembered at a time (one for 16 KiB of its size); 0 leaves all room to states, and then nothing can be held.
-    `on_full` says what happens to a new key in a full part of the table, and to a hold too many, as for the memory
+    `on_full` states what happens to a new key in a full part of the table, and to a hold too many, as for the memory
     store. `mode` are the file's permissions: by default its owner alone.
 
-    Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of another
-    size or layout than asked for, and where the native core is missing; StoreUnavailable where there is no room
-    or no permission. Its limiters raise StoreTimeout where a part of the table is held for more than
-    250 ms, by a process that was stopped; from then on at once, until that part is free again.
+    Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of a different
+    size or layout, and where the native core is missing; StoreUnavailable where there is no space
+    or no permission. Its limiters raise StoreTimeout where a process that was stopped holds a part of the table for
+    more than 250 ms; from then on at once, until that part is free again.
     """
 
     failure: Failure = "in parts"
@@ -92,21 +92,21 @@ class SharedStore(Store):
 
     @classmethod
     def existing(cls, path: str | os.PathLike[str], *, mode: int | None = None) -> SharedStore:
-        """The store of a zone that is there already; raises ConfigError where there is none.
+        """The store of an existing zone; raises ConfigError where there is none.
 
-        `mode` are the permissions that a file of another user may have; one's own may have any.
+        `mode` are the permissions that a file of another user may have; an own file may have any.
         """
         store = cls.__new__(cls)
         store._open(path, "forget", mode=mode)
         return store
 
-    def _open(self, path: str | os.PathLike[str], on_full: str, **wanted: Any) -> None:
+    def _open(self, path: str | os.PathLike[str], on_full: str, **options: Any) -> None:
         native = _native()
-        from headgate.stores.shared import zone_file  # what it imports is not on every system
+        from headgate.stores.shared import zone_file  # its imports do not exist on every system
 
         self.path = Path(path).absolute()
         self.on_full = on_full
-        self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.Wanted(**wanted), on_full)
+        self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.ZoneOptions(**options), on_full)
         self._is_same_file = zone_file.is_same_file
         self.clock: Clock = ZoneClock(self._zone)
         self._breaker = Breaker(repr(self), failures=1)
@@ -114,16 +114,16 @@ class SharedStore(Store):
 
     @property
     def native_table(self) -> Any:
-        """The zone, as the native core has it."""
+        """The native zone."""
         return self._zone
 
     @property
     def breaker(self) -> Breaker:
-        """Tells the log that a part of the zone cannot be had."""
+        """Logs that a part of the zone does not answer."""
         return self._breaker
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
+        """Bind limits. Raises ConfigError for more at once than a zone can charge."""
         definitions = tuple(limits)
         if self._zone.info()["max_holds"] == 0:
             for definition in definitions:
@@ -133,20 +133,20 @@ class SharedStore(Store):
                         "make one with max_holds= above 0, under another path"
                     )
         self._warn_of_long_logs(definitions)
-        own = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
-        bound: BoundLimits = _native().BoundLimits(self._zone, definitions, own)
-        if own is None and self._has_lines(definitions):
+        other_clock = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
+        bound: BoundLimits = _native().BoundLimits(self._zone, definitions, other_clock)
+        if other_clock is None and self._has_lines(definitions):
             bound.keep_line(ZoneLine(self._zone, self._turns, definitions))  # type: ignore[attr-defined]
         return bound
 
     def _has_lines(self, definitions: tuple[NamedLimit, ...]) -> bool:
-        """Whether callers of all processes wait for these limits in one line: a ticket has room for so many costs."""
+        """Whether callers of all processes wait for these limits in one line: a ticket has room for a few costs."""
         groups = max((definition.group + 1 for definition in definitions), default=0)
         lines = self._zone.lines
         return bool(lines.most_callers) and 0 < groups <= int(lines.most_groups)
 
     def _warn_of_long_logs(self, definitions: Sequence[NamedLimit]) -> None:
-        """A log has an entry for each request, so one of few but dear requests fits where one of many does not."""
+        """Log limits whose logs may not fit. A log has an entry for each request: few requests of a high cost fit."""
         room = self._zone.info()["max_log_entries_per_key"]
         for definition in definitions:
             limit = definition.limit
@@ -159,27 +159,27 @@ class SharedStore(Store):
                 )  # fmt: skip
 
     def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:
-        """Raise ConfigError for more limits of one policy than a zone of this size can know: it has a list of them."""
+        """Raise ConfigError for more limits of one policy than the list of a zone of this size has room for."""
         missing = wanted = {(limit.scope, str(limit.limit)): limit for limit in limits}
-        most = self.info()["max_limits"]
-        for _ in range(_LOOKS_FOR_ROOM if len(wanted) <= most else 0):
+        max_limits = self.info()["max_limits"]
+        for _ in range(_ROOM_ATTEMPTS if len(wanted) <= max_limits else 0):
             try:
                 for limit in missing.values():
                     self.bind((replace(limit, group=0),), clock=clock)
             except StoreUnavailable as error:
                 raise ConfigError(f"the store cannot keep the {len(limits)} limits of this policy: {error}") from error
-            # One that holds no state yet makes room for another: of this policy, or of another process just now.
+            # A limit without states gives its room to another: of this policy, or of another process just now.
             known = set(self.known_limits())
             missing = {name: limit for name, limit in wanted.items() if name not in known}
             if not missing:
                 return
         raise ConfigError(
             f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
-            f"{most}, fewer where their names are long; a larger one knows more"
+            f"{max_limits}, fewer where their names are long; a larger one knows more"
         )
 
     def stats(self) -> StoreStats:
-        """What the zone counts about itself, all processes together."""
+        """The counters of the zone, for all processes together."""
         info = self._zone.info()
         return StoreStats(max_keys=info["max_keys"], max_holds=info["max_holds"], **self._zone.stats())
 
@@ -189,20 +189,20 @@ class SharedStore(Store):
         return info
 
     def known_limits(self) -> list[tuple[str, str]]:
-        """(scope, text) of each limit that any process has asked about."""
+        """(scope, text) of each limit that any process has used."""
         known: list[tuple[str, str]] = self._zone.known()
         return known
 
     def look(self, key: Key) -> list[dict[str, int]]:
-        """What is held of a key: for each `limit` (its place among `known_limits`) what is left of it, and until when.
+        """The states of a key: the numbers of each `limit` (its place among `known_limits`) that has one.
 
-        `remaining`, `reset_after_us`, `next_after_us`, and `refused`: whether the last decision was a refusal.
+        They are `remaining`, `reset_after_us`, `next_after_us`, and `refused`: whether the last decision was a refusal.
         """
         found: list[dict[str, int]] = self._zone.look(key)
         return found
 
     def forget(self, key: Key) -> bool:
-        """Forget what a key used under all limits; whether it had used anything."""
+        """Forget the usage of a key under all limits; return whether there was any."""
         found: bool = self._zone.forget(key)
         return found
 
@@ -211,44 +211,44 @@ class SharedStore(Store):
         self._zone.clear()
 
     def ping(self) -> None:
-        """Raise StoreUnavailable if the file is not at its path any more: processes that start now count apart."""
+        """Raise StoreUnavailable if the file is not at its path any more: processes that start now count separately."""
         if not self._is_same_file(self.path, self._identity):
             raise StoreUnavailable(
                 f"{self.path}: the zone was deleted or replaced while in use; restart to share again"
             )
 
     def probe(self) -> None:
-        """Raise StoreError if a part of the zone that could not be had is still not to be had."""
+        """Raise StoreError if a part of the zone that did not answer still does not."""
         self._zone.probe()
 
     def close(self) -> None:
-        """Nothing to do: the mapping goes with its last user, the states stay in the file."""
+        """Do nothing: the mapping ends with its last user, the states stay in the file."""
 
     def __repr__(self) -> str:
         return f"SharedStore({str(self.path)!r}, on_full={self.on_full!r})"
 
 
 def default_zone_url(namespace: str) -> str:
-    """The URL of the zone that a service takes if none is named: for this user and namespace."""
+    """The URL of a service's default zone, for this user and namespace."""
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     return f"shared://{quote(os.fsencode(place / f'headgate-{os.geteuid()}-{namespace}'))}"
 
 
 def can_share() -> bool:
-    """Whether shared stores can be opened here: with the native core, on Linux."""
+    """Whether this process can open shared stores: with the native core, on Linux."""
     return hasattr(core.native, "Zone")
 
 
 def _native() -> Any:
     if core.native is None:
-        way_out = (
+        remedy = (
             "take HEADGATE_CORE out of the environment"
             if core.why_not_native == core.SWITCHED_OFF
             else "install a wheel, or install from source with a Rust toolchain at hand"
         )
         raise ConfigError(
-            f"the shared store needs the native core, which is not here ({core.why_not_native}): {way_out}; "
+            f"the shared store needs the native core, which is not here ({core.why_not_native}): {remedy}; "
             "or run one `headgate serve` and let all ask it"
         )
     if not hasattr(core.native, "Zone"):

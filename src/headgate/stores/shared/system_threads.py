@@ -1,7 +1,7 @@
-"""Threads of the system, also where gevent has put greenlets in the place of threads.
+"""Threads of the system, also where gevent has replaced threads by greenlets.
 
-A greenlet that waits in native code holds up all others of its process, and so its whole server. Nothing is imported
-for that: gevent is there already where it has done so.
+A greenlet that waits in native code blocks all others of its process, and so its whole server. This module imports
+nothing for that: where gevent has replaced threads, it is imported already.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ _GEVENT = "gevent.monkey"
 
 
 class Joinable(Protocol):
-    """A thread that runs."""
+    """A running thread."""
 
     def join(self, timeout: float) -> object:
-        """Wait for its end, at most so many seconds."""
+        """Wait for its end, for at most `timeout` seconds."""
         ...
 
 
-def begin_thread(run: Callable[[], object], name: str) -> Joinable:
-    """Run something in a thread of the system, which does not keep Python from ending."""
+def start_thread(run: Callable[[], object], name: str) -> Joinable:
+    """Run a function in a thread of the system, which does not keep Python from ending."""
     gevent: Any = sys.modules.get(_GEVENT)
     if gevent is not None and gevent.is_module_patched("threading"):
-        return _BesideGreenlets(run, gevent.get_original)
+        return _SystemThread(run, gevent.get_original)
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
 
 
-class _BesideGreenlets:
-    """A thread where those of Python's module are greenlets. `original` gives what gevent has replaced."""
+class _SystemThread:
+    """A thread where those of Python's module are greenlets. `original` returns what gevent has replaced."""
 
     def __init__(self, run: Callable[[], object], original: Callable[[str, str], Any]) -> None:
         self._run = run
         self._ended = original("_thread", "allocate_lock")()
         self._ended.acquire()
-        original("_thread", "start_new_thread")(self._begin, ())
+        original("_thread", "start_new_thread")(self._main, ())
 
-    def _begin(self) -> None:
+    def _main(self) -> None:
         try:
             self._run()
         finally:

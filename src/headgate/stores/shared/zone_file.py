@@ -1,9 +1,9 @@
-"""The file of a shared zone: made once, by the first process; opened by all others; never misread.
+"""The file of a shared zone: the first process creates it, all others open it, and none misreads it.
 
-Every process that uses a zone holds a shared `flock` on its file, so that one that finds itself alone
-(an exclusive one is granted) may look through it, or take away one from before the last start of the
-system. A zone is made under a name beside its own, by one process at a time, and gets its name when it
-is whole: there is no moment at which another process could see half of one. For Linux alone.
+Every process that uses a zone holds a shared `flock` on its file, so that a process that is alone
+(it gets an exclusive lock) may check the whole zone, or delete one from before the last start of the
+system. One process at a time creates a zone, under a temporary name, and renames it when it is
+complete: at no moment can another process see an incomplete one. For Linux alone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from headgate.errors import ConfigError, StoreUnavailable
 
-_PATIENCE_S = 60.0
-"""How long another process is waited for that makes the zone, or looks through it."""
+_TIMEOUT_S = 60.0
+"""How long to wait for another process that creates the zone, or checks it."""
 
-_PAUSE_S = 0.01
+_POLL_S = 0.01
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
@@ -33,7 +33,7 @@ _LOCAL_FILE_SYSTEMS = {
     0x01021994: "tmpfs", 0x858458F6: "ramfs", 0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs",
     0xF2F52010: "f2fs", 0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x794C7630: "overlay", 0x3153464A: "jfs",
 }  # fmt: skip
-"""By the numbers of statfs(2). On these, all processes that map a file share one memory, and allocated room stays."""
+"""By the numbers of statfs(2). On these, all processes that map a file share its memory, and allocated space stays."""
 
 _OTHER_FILE_SYSTEMS = {
     0x6969: "nfs", 0xFF534D42: "cifs", 0xFE534D42: "smb", 0x01021997: "9p", 0x65735546: "fuse",
@@ -41,8 +41,8 @@ _OTHER_FILE_SYSTEMS = {
 }  # fmt: skip
 
 
-class Wanted(NamedTuple):
-    """What a zone is to be like; `size` (bytes), `log_percent`, `max_holds` and `mode` are None where any is right."""
+class ZoneOptions(NamedTuple):
+    """The options of a zone; `size` (bytes), `log_percent`, `max_holds` and `mode` are None where any is right."""
 
     size: int | None = None
     log_percent: int | None = None
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
 
 
 class FileIdentity(NamedTuple):
-    """What tells a file from another one that has taken its name."""
+    """Distinguishes a file from another one that has taken its name."""
 
     device: int
     inode: int
@@ -63,35 +63,35 @@ DEFAULT_SIZE = 64 << 20
 DEFAULT_LOG_PERCENT = 25
 DEFAULT_MODE = 0o600
 BYTES_PER_HOLD = 16 << 10
-"""A zone holds one thing at a time for so many of its bytes, if nothing else is said: that takes 3 % of it."""
+"""By default a zone has room for one hold per this many bytes: that takes 3 % of it."""
 
 
-def open_zone(native: Any, path: Path, wanted: Wanted, on_full: str) -> tuple[Any, FileIdentity]:
-    """The zone at a path and the identity of its file; made if there is none and that is wanted.
+def open_zone(native: Any, path: Path, options: ZoneOptions, on_full: str) -> tuple[Any, FileIdentity]:
+    """The zone at a path and the identity of its file; created if there is none and `options.make` is set.
 
     Raises ConfigError for a file that is no usable zone, StoreUnavailable where the system refuses.
     """
     with _system_errors(path):
-        _check_place(native, path)
-        for _ in range(round(_PATIENCE_S / _PAUSE_S)):
+        _check_file_system(native, path)
+        for _ in range(round(_TIMEOUT_S / _POLL_S)):
             descriptor = _open(path)
             if descriptor is None:
-                if not wanted.make:
+                if not options.make:
                     raise ConfigError(f"{path}: there is no zone")
-                if not _make(native, path, wanted):
-                    _pause()
+                if not _create(native, path, options):
+                    _wait()
                 continue
             try:
-                zone = _take(native, path, descriptor, wanted, on_full)
-                if isinstance(zone, Wanted):
-                    wanted = zone
+                zone = _attach(native, path, descriptor, options, on_full)
+                if isinstance(zone, ZoneOptions):
+                    options = zone
                 elif zone is not None:
                     return zone, _identity(os.fstat(descriptor))
                 else:
-                    _pause()
+                    _wait()
             finally:
                 os.close(descriptor)
-    raise StoreUnavailable(f"{path}: another process is busy with this zone for {_PATIENCE_S:g} s")
+    raise StoreUnavailable(f"{path}: another process is busy with this zone for {_TIMEOUT_S:g} s")
 
 
 def is_same_file(path: Path, identity: FileIdentity) -> bool:
@@ -115,9 +115,9 @@ def _open(path: Path) -> int | None:
         raise
 
 
-def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str) -> Any | Wanted | None:
-    """The zone of an open file, once it is known to be one; None to try again; what to make instead of an old one."""
-    _check_owner(path, os.fstat(descriptor), wanted.mode, looks=not wanted.make)
+def _attach(native: Any, path: Path, descriptor: int, options: ZoneOptions, on_full: str) -> Any | ZoneOptions | None:
+    """The zone of an open file, after its checks; None to try again; the options to replace an old one by."""
+    _check_owner(path, os.fstat(descriptor), options.mode, inspects=not options.make)
     alone = _lock(descriptor, fcntl.LOCK_EX)
     if not alone and not _lock(descriptor, fcntl.LOCK_SH):
         return None
@@ -131,16 +131,16 @@ def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str
     if zone.boot != _boot():
         if not alone:
             raise ConfigError(f"{path}: is used by processes of another host or another clock; name another path")
-        if not wanted.make:
+        if not options.make:
             raise ConfigError(f"{path}: is from before the last start of the system, and holds nothing any more")
-        path.unlink()  # its room is free once this is left, and may be all there is
-        return _shaped_like(wanted, zone.info())
-    _check_shape(path, zone.info(), wanted)
+        path.unlink()  # its space is free once the descriptor is closed, and may be all there is
+        return _with_shape_of(options, zone.info())
+    _check_shape(path, zone.info(), options)
     if alone:
         fault = zone.check()
         if fault is not None:
             raise ConfigError(f"{path}: is damaged: {fault}; name another path, or delete the file")
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # not in one step: another one may have been alone in between
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # not atomic: another process may have been alone in between
     if zone.namespace != namespace:
         raise ConfigError(
             f"{path}: is used by processes of another PID namespace, such as another container; the locks of a zone "
@@ -150,16 +150,16 @@ def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str
     return zone
 
 
-def _shaped_like(wanted: Wanted, info: dict[str, int]) -> Wanted:
-    size = info["size"] if wanted.size is None else wanted.size
-    log_percent = info["log_percent"] if wanted.log_percent is None else wanted.log_percent
-    max_holds = info["max_holds"] if wanted.max_holds is None else wanted.max_holds
-    return wanted._replace(size=size, log_percent=log_percent, max_holds=max_holds)
+def _with_shape_of(options: ZoneOptions, info: dict[str, int]) -> ZoneOptions:
+    size = info["size"] if options.size is None else options.size
+    log_percent = info["log_percent"] if options.log_percent is None else options.log_percent
+    max_holds = info["max_holds"] if options.max_holds is None else options.max_holds
+    return options._replace(size=size, log_percent=log_percent, max_holds=max_holds)
 
 
-def _check_shape(path: Path, info: dict[str, int], wanted: Wanted) -> None:
+def _check_shape(path: Path, info: dict[str, int], options: ZoneOptions) -> None:
     for name in ("size", "log_percent", "max_holds"):
-        value = getattr(wanted, name)
+        value = getattr(options, name)
         if value is not None and value != info[name]:
             raise ConfigError(
                 f"{path}: is a zone with {name}={info[name]}, not {value}; "
@@ -167,27 +167,30 @@ def _check_shape(path: Path, info: dict[str, int], wanted: Wanted) -> None:
             )
 
 
-def _check_owner(path: Path, status: os.stat_result, mode: int | None, *, looks: bool) -> None:
-    """Refuse a file that another user could change while it is in use, unless `mode` allows that or its owner looks."""
+def _check_owner(path: Path, status: os.stat_result, mode: int | None, *, inspects: bool) -> None:
+    """Refuse a file that another user could change while it is in use, unless `mode` allows it.
+
+    With `inspects`, the owner of the file and root may open it anyway.
+    """
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path}: is no regular file")
     if status.st_nlink > 1:
         raise ConfigError(f"{path}: has {status.st_nlink} names (hard links); a zone has one")
-    ours = os.geteuid()
-    if looks and ours in (0, status.st_uid):
+    own_user = os.geteuid()
+    if inspects and own_user in (0, status.st_uid):
         return  # the owner of the file and root may open it
     shared = (mode or 0) & 0o020
-    if status.st_uid not in (ours, 0) and not shared:
+    if status.st_uid not in (own_user, 0) and not shared:
         raise ConfigError(
-            f"{path}: belongs to user {status.st_uid}, and this is user {ours}; "
+            f"{path}: belongs to user {status.st_uid}, and this is user {own_user}; "
             "name another path, or share it with a group by mode=660"
         )
     groups = {os.getegid(), *os.getgroups()}
     for_all = (mode or 0) & status.st_mode & 0o002
-    if status.st_uid != ours and shared and status.st_mode & 0o020 and not for_all and status.st_gid not in groups:
-        ours_too = ", ".join(str(group) for group in sorted(groups))
+    if status.st_uid != own_user and shared and status.st_mode & 0o020 and not for_all and status.st_gid not in groups:
+        own_groups = ", ".join(str(group) for group in sorted(groups))
         raise ConfigError(
-            f"{path}: is shared with group {status.st_gid}, and this process is in {ours_too}; "
+            f"{path}: is shared with group {status.st_gid}, and this process is in {own_groups}; "
             "name another path, or put it into that group"
         )
     mode = DEFAULT_MODE if mode is None else mode
@@ -198,43 +201,43 @@ def _check_owner(path: Path, status: os.stat_result, mode: int | None, *, looks:
         )
 
 
-def _make(native: Any, path: Path, wanted: Wanted) -> bool:
-    """Make a zone under this path; False where another process is about it, or was faster."""
-    beside = path.with_name(f".{path.name}.new")
-    mode = DEFAULT_MODE if wanted.mode is None else wanted.mode
+def _create(native: Any, path: Path, options: ZoneOptions) -> bool:
+    """Create a zone at this path; return False where another process is creating it, or was faster."""
+    temporary = path.with_name(f".{path.name}.new")
+    mode = DEFAULT_MODE if options.mode is None else options.mode
     try:
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except PermissionError:
-        if mode & 0o020 and beside.exists():
-            return False  # made by another user of the group, and not shared yet
+        if mode & 0o020 and temporary.exists():
+            return False  # another user of the group created it, and has not shared it yet
         raise
     try:
-        _check_owner(beside, os.fstat(descriptor), mode, looks=False)
+        _check_owner(temporary, os.fstat(descriptor), mode, inspects=False)
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
             os.fchmod(descriptor, mode)  # whatever the umask is
-        if not _lock(descriptor, fcntl.LOCK_EX) or not is_same_file(beside, _identity(os.fstat(descriptor))):
+        if not _lock(descriptor, fcntl.LOCK_EX) or not is_same_file(temporary, _identity(os.fstat(descriptor))):
             return False
         try:
             if path.exists():
-                beside.unlink()
+                temporary.unlink()
                 return False
-            _fill(native, descriptor, wanted)
-            beside.rename(path)
+            _format(native, descriptor, options)
+            temporary.rename(path)
         except BaseException:
             with suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             raise
     finally:
         os.close(descriptor)
     return True
 
 
-def _fill(native: Any, descriptor: int, wanted: Wanted) -> None:
-    size = DEFAULT_SIZE if wanted.size is None else wanted.size
-    log_percent = DEFAULT_LOG_PERCENT if wanted.log_percent is None else wanted.log_percent
-    max_holds = size // BYTES_PER_HOLD if wanted.max_holds is None else wanted.max_holds
-    os.ftruncate(descriptor, 0)  # a process that died over it may have left some
-    os.posix_fallocate(descriptor, 0, size)  # a full disk is told here, not when a page is first touched
+def _format(native: Any, descriptor: int, options: ZoneOptions) -> None:
+    size = DEFAULT_SIZE if options.size is None else options.size
+    log_percent = DEFAULT_LOG_PERCENT if options.log_percent is None else options.log_percent
+    max_holds = size // BYTES_PER_HOLD if options.max_holds is None else options.max_holds
+    os.ftruncate(descriptor, 0)  # a process that died while creating it may have left some bytes
+    os.posix_fallocate(descriptor, 0, size)  # fails on a full disk here, not when a page is first used
     shape = {"size": size, "log_percent": log_percent, "max_holds": max_holds}
     native.Zone.format(descriptor, **shape, seed=os.urandom(16), boot=_boot())
 
@@ -247,8 +250,8 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _pause() -> None:
-    threading.Event().wait(_PAUSE_S)
+def _wait() -> None:
+    threading.Event().wait(_POLL_S)
 
 
 def _identity(status: os.stat_result) -> FileIdentity:
@@ -256,30 +259,30 @@ def _identity(status: os.stat_result) -> FileIdentity:
 
 
 def _boot() -> bytes:
-    """16 bytes that are the same for all processes of this run of the system, with its monotonic clock."""
-    with _needs_proc():
-        mark = blake2b(_BOOT_ID.read_bytes(), digest_size=16)
+    """16 bytes that are the same for all processes of this run of the system with its monotonic clock."""
+    with _proc_errors():
+        hasher = blake2b(_BOOT_ID.read_bytes(), digest_size=16)
     with suppress(OSError):  # a kernel from before 5.6 has one clock for all
-        mark.update(os.fsencode(_TIME_NAMESPACE.readlink()))
-    return mark.digest()
+        hasher.update(os.fsencode(_TIME_NAMESPACE.readlink()))
+    return hasher.digest()
 
 
 def _namespace() -> int:
-    """The number of the PID namespace that this process is in."""
-    with _needs_proc():
+    """The number of the PID namespace of this process."""
+    with _proc_errors():
         return _PID_NAMESPACE.stat().st_ino
 
 
 @contextmanager
-def _needs_proc() -> Iterator[None]:
+def _proc_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise ConfigError(f"the shared store needs /proc, to know this run of the system: {error}") from None
 
 
-def _check_place(native: Any, path: Path) -> None:
-    """Locks in mapped memory hold on one host; a file that two of them see would be locked by neither."""
+def _check_file_system(native: Any, path: Path) -> None:
+    """Refuse file systems that hosts share: locks in mapped memory work on one host alone."""
     if "\0" in str(path):
         raise ConfigError(f"{str(path)!r}: a path has no NUL in it")
     try:
@@ -300,7 +303,7 @@ def _check_place(native: Any, path: Path) -> None:
 
 @contextmanager
 def _system_errors(path: Path) -> Iterator[None]:
-    """What the system refuses, in words that tell the next step."""
+    """Map errors of the system to StoreUnavailable, with a message that states the next step."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
--- The jobs of a queue on Redis: what `memory.py` and `lanes.py` do, with the same names, atomically.
+-- The jobs of a queue on Redis: the operations of `memory.py` and `lanes.py`, with the same names, atomically.
 --
 -- KEYS[1]  the stream of jobs; all other keys begin with its name without "jobs", and so are in the same slot
--- ARGV     the operation; the moment in microseconds, "" for the server's; ageing_tokens; priority_tokens; the
+-- ARGV     the operation; the time in microseconds, "" for the server's; ageing_tokens; priority_tokens; the
 --          milliseconds that a result is stored; the milliseconds after which a silent worker is dead; then the
 --          arguments of the operation, listed above each
 --
@@ -32,14 +32,14 @@ end
 
 local function number(text) return tonumber(text or 0) or 0 end
 
--- Compute the score of a lane, after its user's counter or the moment since when it waits has changed.
+-- Compute the score of a lane, after its user's counter, or the time since which it waits, has changed.
 local function rescore(lane)
-  local own = call('HMGET', lane_key(lane), 'a', 'p', 'since', 'until')
-  local counter = number(call('HGET', account_key(own[1]), 'counter'))
-  local score = counter * 1000 + ageing * math.floor(own[3] / 1000) - own[2] * priority_tokens * 1000
+  local lane_state = call('HMGET', lane_key(lane), 'a', 'p', 'since', 'until')
+  local counter = number(call('HGET', account_key(lane_state[1]), 'counter'))
+  local score = counter * 1000 + ageing * math.floor(lane_state[3] / 1000) - lane_state[2] * priority_tokens * 1000
   call('HSET', lane_key(lane), 'score', score)
   call('ZADD', base .. 'all', score, lane)
-  if own[4] == '0' then call('ZADD', base .. 'ready', score, lane) end
+  if lane_state[4] == '0' then call('ZADD', base .. 'ready', score, lane) end
 end
 
 local function count(account, tokens)
@@ -49,11 +49,11 @@ local function count(account, tokens)
   if call('ZSCORE', base .. 'left', account) then call('ZADD', base .. 'left', counter, account) end
 end
 
-local function park_until(lane, moment, scope)
-  call('HSET', lane_key(lane), 'until', moment, 'scope', scope)
+local function park_until(lane, until_us, scope)
+  call('HSET', lane_key(lane), 'until', until_us, 'scope', scope)
   if scope ~= '' then call('SADD', base .. 'scope:' .. scope, lane) end
   call('ZREM', base .. 'ready', lane)
-  call('ZADD', base .. 'parked', moment, lane)
+  call('ZADD', base .. 'parked', until_us, lane)
 end
 
 local function unpark(lane)
@@ -74,24 +74,26 @@ local function unclaim(lane)
   if scope and scope ~= '' and claim_of(scope) == lane then call('HDEL', base .. 'claims', scope) end
 end
 
--- The claims of limits that are in force: scope, score and moment of each.
+-- The claims of limits that are in force: scope, score and end of each.
 local function claims()
   local result = {}
   for _, scope in ipairs(call('HKEYS', base .. 'claims')) do
-    local lane, moment = claim_of(scope)
+    local lane, until_us = claim_of(scope)
     local score = call('HGET', lane_key(lane), 'score')
-    if not score or moment <= now then
+    if not score or until_us <= now then
       call('HDEL', base .. 'claims', scope)
     else
-      result[#result + 1] = {scope, tonumber(score), moment}
+      result[#result + 1] = {scope, tonumber(score), until_us}
     end
   end
   return result
 end
 
 local function note_idle(account)
-  local own = call('HMGET', account_key(account), 'waiting', 'running', 'counter')
-  if number(own[1]) == 0 and number(own[2]) == 0 then call('ZADD', base .. 'left', own[3] or 0, account) end
+  local account_state = call('HMGET', account_key(account), 'waiting', 'running', 'counter')
+  if number(account_state[1]) == 0 and number(account_state[2]) == 0 then
+    call('ZADD', base .. 'left', account_state[3] or 0, account)
+  end
 end
 
 -- Update lane and account after a job of `tokens` tokens was taken out of the lane.
@@ -173,27 +175,27 @@ local function use(account, sign, bytes)
 end
 
 local function end_(id, state)
-  local own = call('HMGET', job_key(id), 'a', 'y')
+  local job_state = call('HMGET', job_key(id), 'a', 'y')
   call('HSET', job_key(id), 'st', state, 'z', now)
   call('PEXPIRE', job_key(id), results_ms)
-  use(own[1], -1, own[2])
+  use(job_state[1], -1, job_state[2])
 end
 
-local function take_out(id, state, why)
-  local own = call('HMGET', job_key(id), 'l', 'a', 'k', 'e')
-  local lane = own[1]
+local function take_out(id, state, reason)
+  local job_state = call('HMGET', job_key(id), 'l', 'a', 'k', 'e')
+  local lane = job_state[1]
   local is_first = call('LINDEX', list_key(lane), 0) == id
   call('LREM', list_key(lane), 1, id)
   if is_first and call('HGET', lane_key(lane), 'until') ~= '0' then
     unclaim(lane)
     unpark(lane)
   end
-  removed(lane, own[2], own[3])
+  removed(lane, job_state[2], job_state[3])
   call('HINCRBY', base .. 'meta', 'waiting', -1)
   call('ZREM', base .. 'deadlines', id)
-  call('HSET', job_key(id), 'k', 0, 'er', why)
+  call('HSET', job_key(id), 'k', 0, 'er', reason)
   end_(id, state)
-  drop(own[4])
+  drop(job_state[4])
   publish('ended', id)
 end
 
@@ -229,16 +231,16 @@ local function reclaim(worker)
     if not entry then return false end
     local fields = entry[2]
     local id = fields[2]
-    local own = call('HMGET', job_key(id), 'st', 'a', 'e')
-    if own[1] == 'running' or own[1] == 'done' then
+    local job_state = call('HMGET', job_key(id), 'st', 'a', 'e')
+    if job_state[1] == 'running' or job_state[1] == 'done' then
       call('HSET', job_key(id), 'w', worker)
       call('HINCRBY', job_key(id), 'x', 1)
       return taken_reply(id, fields)
     end
-    if own[1] then -- cancelled, and its worker died before it noticed
-      call('HINCRBY', account_key(own[2]), 'running', -1)
+    if job_state[1] then -- cancelled, and its worker died before it noticed
+      call('HINCRBY', account_key(job_state[2]), 'running', -1)
       call('HSET', job_key(id), 'w', '')
-      note_idle(own[2])
+      note_idle(job_state[2])
     end
     drop(entry[1])
   end
@@ -247,12 +249,12 @@ end
 
 -- Create the group of workers if it is missing, and once an hour delete the workers that ended long ago.
 local function prepare()
-  local known = call('HMGET', base .. 'meta', 'group', 'tidied')
-  if not known[1] then
+  local meta = call('HMGET', base .. 'meta', 'group', 'tidied')
+  if not meta[1] then
     redis.pcall('XGROUP', 'CREATE', KEYS[1], 'workers', '0')
     call('HSET', base .. 'meta', 'group', 1)
   end
-  if now - number(known[2]) > HOUR then
+  if now - number(meta[2]) > HOUR then
     call('HSET', base .. 'meta', 'tidied', now)
     for _, worker in ipairs(call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do -- name, NAME, pending, COUNT, idle, MS
       if worker[4] == 0 and worker[6] * 1000 > HOUR then
@@ -268,26 +270,26 @@ local operations = {}
 -- and the bounds: jobs, bytes, user_jobs, user_bytes
 operations['submit'] = function(id, account, lane, digest, priority, tokens, deadline, caller, model, path, body, ...)
   expire()
-  local known = call('HMGET', job_key(id), 'st', 'g')
-  if known[1] then
-    if known[2] ~= digest then return {'conflict'} end
+  local job_state = call('HMGET', job_key(id), 'st', 'g')
+  if job_state[1] then
+    if job_state[2] ~= digest then return {'conflict'} end
     return job_reply(id, 1)
   end
   local used = call('HMGET', base .. 'meta', 'jobs', 'bytes')
-  local own = call('HMGET', account_key(account), 'jobs', 'bytes')
+  local account_state = call('HMGET', account_key(account), 'jobs', 'bytes')
   local bounds = {...}
-  if number(own[1]) + 1 > tonumber(bounds[3]) then return {'full', 'user_jobs'} end
-  if number(own[2]) + #body > tonumber(bounds[4]) then return {'full', 'user_bytes'} end
+  if number(account_state[1]) + 1 > tonumber(bounds[3]) then return {'full', 'user_jobs'} end
+  if number(account_state[2]) + #body > tonumber(bounds[4]) then return {'full', 'user_bytes'} end
   if number(used[1]) + 1 > tonumber(bounds[1]) then return {'full', 'jobs'} end
   if number(used[2]) + #body > tonumber(bounds[2]) then return {'full', 'bytes'} end
-  local moment = 0
+  local deadline_us = 0
   if deadline ~= '0' then
-    moment = now + deadline
-    call('ZADD', base .. 'deadlines', moment, id)
+    deadline_us = now + deadline
+    call('ZADD', base .. 'deadlines', deadline_us, id)
   end
   local entry = call('XADD', KEYS[1], '*', 'id', id, 'c', caller, 'm', model, 'path', path, 'body', body)
   call('HSET', job_key(id), 'i', id, 'st', 'waiting', 'e', entry, 'l', lane, 'a', account, 'p', priority, 'k', tokens,
-    's', now, 'd', moment, 'h', 1, 'n', 0, 'x', 0, 'g', digest, 'y', #body, 'c', caller, 'm', model, 'w', '')
+    's', now, 'd', deadline_us, 'h', 1, 'n', 0, 'x', 0, 'g', digest, 'y', #body, 'c', caller, 'm', model, 'w', '')
   add(account)
   use(account, 1, #body)
   lane_of(lane, account, priority, now, 0)
@@ -313,12 +315,12 @@ operations['take'] = function(worker)
     local first = call('ZRANGE', base .. 'ready', 0, 0, 'WITHSCORES')
     local lane = first[1]
     if not lane then break end
-    local own = call('HMGET', lane_key(lane), 'a', 'since', 'refusals', 'scope', 'score', 'promised')
-    local claim = claimed[own[4]]
-    if claim and claim[2] < tonumber(own[5]) then
+    local lane_state = call('HMGET', lane_key(lane), 'a', 'since', 'refusals', 'scope', 'score', 'promised')
+    local claim = claimed[lane_state[4]]
+    if claim and claim[2] < tonumber(lane_state[5]) then
       park_until(lane, claim[3], claim[1])
     else
-      local account, since = own[1], tonumber(own[2])
+      local account, since = lane_state[1], tonumber(lane_state[2])
       local id = call('LPOP', list_key(lane))
       local job = call('HMGET', job_key(id), 'k', 'e')
       unclaim(lane)
@@ -329,8 +331,8 @@ operations['take'] = function(worker)
       call('HINCRBY', base .. 'meta', 'waiting', -1)
       call('ZREM', base .. 'deadlines', id)
       local entries = call('XCLAIM', KEYS[1], 'workers', worker, 0, job[2], 'FORCE')
-      call('HSET', job_key(id), 'st', 'running', 'w', worker, 't', now, 'q', since, 'sc', own[5], 'rf', own[3],
-        'pr', own[6], 'wk', call('HGET', base .. 'meta', 'wakes') or 0)
+      call('HSET', job_key(id), 'st', 'running', 'w', worker, 't', now, 'q', since, 'sc', lane_state[5],
+        'rf', lane_state[3], 'pr', lane_state[6], 'wk', call('HGET', base .. 'meta', 'wakes') or 0)
       call('HINCRBY', job_key(id), 'x', 1)
       call('LPUSH', base .. 'started', format('%.0f', now))
       call('LTRIM', base .. 'started', 0, RATED - 1)
@@ -338,12 +340,12 @@ operations['take'] = function(worker)
       return taken_reply(id, entries[1][2])
     end
   end
-  local moment
+  local next_us
   for _, key in ipairs({'parked', 'deadlines'}) do
-    local next_ = call('ZRANGE', base .. key, 0, 0, 'WITHSCORES')[2]
-    if next_ and (not moment or tonumber(next_) < moment) then moment = tonumber(next_) end
+    local due_us = call('ZRANGE', base .. key, 0, 0, 'WITHSCORES')[2]
+    if due_us and (not next_us or tonumber(due_us) < next_us) then next_us = tonumber(due_us) end
   end
-  local after = moment and math.max(0, moment - now) or -1
+  local after = next_us and math.max(0, next_us - now) or -1
   if call('XPENDING', KEYS[1], 'workers')[1] > 0 then -- a worker that has jobs may die
     local half = lease_ms * 500
     if after < 0 or half < after then after = half end
@@ -353,33 +355,33 @@ end
 
 -- worker, id, microseconds to wait, scope, and 1 or 0: whether it was refused, its hold settled, its provider failed
 operations['park'] = function(worker, id, after, scope, refused, settled, failed)
-  local own = call('HMGET', job_key(id), 'st', 'w', 'l', 'a', 'p', 'k', 'q', 'rf', 'e', 'd', 'pr', 'wk')
-  if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
-  if refused == '1' and number(call('ZSCORE', base .. 'woken', scope)) > number(own[12]) then
+  local job_state = call('HMGET', job_key(id), 'st', 'w', 'l', 'a', 'p', 'k', 'q', 'rf', 'e', 'd', 'pr', 'wk')
+  if job_state[1] ~= 'running' or job_state[2] ~= worker then return {'lost'} end
+  if refused == '1' and number(call('ZSCORE', base .. 'woken', scope)) > number(job_state[12]) then
     after, scope, refused = 0, '', '0'
   end
-  local lane, account, since, refusals = own[3], own[4], tonumber(own[7]), tonumber(own[8])
+  local lane, account, since, refusals = job_state[3], job_state[4], tonumber(job_state[7]), tonumber(job_state[8])
   call('HSET', job_key(id), 'st', 'waiting', 'w', '', 't', 0, 'x', 0)
   call('HINCRBY', job_key(id), 'h', settled)
   call('HINCRBY', job_key(id), 'n', failed)
-  call('XACK', KEYS[1], 'workers', own[9])
+  call('XACK', KEYS[1], 'workers', job_state[9])
   call('HINCRBY', base .. 'meta', 'waiting', 1)
   call('HINCRBY', account_key(account), 'running', -1)
   joined(account)
-  lane_of(lane, account, own[5], since, refusals)
-  local held = call('HMGET', lane_key(lane), 'since', 'refusals', 'promised')
-  refusals = math.max(held[2], refusals)
-  local promised = math.max(held[3], own[11])
-  call('HSET', lane_key(lane), 'since', math.min(held[1], since), 'refusals', refusals, 'promised', promised)
+  lane_of(lane, account, job_state[5], since, refusals)
+  local lane_state = call('HMGET', lane_key(lane), 'since', 'refusals', 'promised')
+  refusals = math.max(lane_state[2], refusals)
+  local promised = math.max(lane_state[3], job_state[11])
+  call('HSET', lane_key(lane), 'since', math.min(lane_state[1], since), 'refusals', refusals, 'promised', promised)
   call('LPUSH', list_key(lane), id)
-  call('HINCRBY', lane_key(lane), 'tokens', own[6])
-  count(account, -own[6])
+  call('HINCRBY', lane_key(lane), 'tokens', job_state[6])
+  count(account, -job_state[6])
   unpark(lane)
-  local moment = now + math.max(1, after)
-  park_until(lane, moment, scope)
+  local until_us = now + math.max(1, after)
+  park_until(lane, until_us, scope)
   if refused == '1' and now >= promised then
     refusals = refusals + 1
-    call('HSET', lane_key(lane), 'refusals', refusals, 'promised', moment)
+    call('HSET', lane_key(lane), 'refusals', refusals, 'promised', until_us)
   end
   if scope ~= '' and refused == '1' and refusals >= STRICT then
     local score = number(call('HGET', lane_key(lane), 'score'))
@@ -387,42 +389,42 @@ operations['park'] = function(worker, id, after, scope, refused, settled, failed
     local other = holder and call('HGET', lane_key(holder), 'score')
     other = other and tonumber(other)
     if not other or holder == lane or score < other or (score == other and lane < holder) then
-      call('HSET', base .. 'claims', scope, lane .. '|' .. format('%.0f', moment))
+      call('HSET', base .. 'claims', scope, lane .. '|' .. format('%.0f', until_us))
     end
   end
-  if own[10] ~= '0' then call('ZADD', base .. 'deadlines', own[10], id) end
+  if job_state[10] ~= '0' then call('ZADD', base .. 'deadlines', job_state[10], id) end
   publish('parked', id)
   return {'parked'}
 end
 
 -- worker, id; the reply has the numbers of the job's next hold and of the former hold, which is to be ended
 operations['renew'] = function(worker, id)
-  local own = call('HMGET', job_key(id), 'st', 'w')
-  if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
+  local job_state = call('HMGET', job_key(id), 'st', 'w')
+  if job_state[1] ~= 'running' or job_state[2] ~= worker then return {'lost'} end
   local former = call('HGET', job_key(id), 'h')
   call('HSET', job_key(id), 'fo', former)
   return {'renewed', call('HINCRBY', job_key(id), 'h', 1), former}
 end
 
 -- worker, id, state, answer, error, limit, tokens that it used ("": as charged), 1 if it is settled, and scopes
-operations['finish'] = function(worker, id, state, answer, why, limit, tokens, settled, ...)
-  local own = call('HMGET', job_key(id), 'st', 'w', 'a', 'k', 'e')
-  if not own[1] or own[2] ~= worker then return {'lost'} end
-  if own[1] == 'done' then return {'was ended'} end
-  local account, used = own[3], tonumber(tokens) or tonumber(own[4])
+operations['finish'] = function(worker, id, state, answer, reason, limit, tokens, settled, ...)
+  local job_state = call('HMGET', job_key(id), 'st', 'w', 'a', 'k', 'e')
+  if not job_state[1] or job_state[2] ~= worker then return {'lost'} end
+  if job_state[1] == 'done' then return {'was ended'} end
+  local account, used = job_state[3], tonumber(tokens) or tonumber(job_state[4])
   call('HINCRBY', account_key(account), 'running', -1)
-  count(account, used - own[4])
+  count(account, used - job_state[4])
   note_idle(account)
   call('HSET', job_key(id), 'k', used)
   for _, scope in ipairs({...}) do wake_scope(scope) end
-  local is_first = own[1] == 'running'
+  local is_first = job_state[1] == 'running'
   if is_first then
-    call('HSET', job_key(id), 'r', answer, 'er', why, 'li', limit)
+    call('HSET', job_key(id), 'r', answer, 'er', reason, 'li', limit)
     end_(id, state)
   end
   if not is_first or settled == '1' then
     call('HSET', job_key(id), 'w', '')
-    drop(own[5])
+    drop(job_state[5])
   end
   publish('ended', id)
   return {is_first and 'ended' or 'was ended'}
@@ -430,10 +432,10 @@ end
 
 -- worker, id
 operations['release'] = function(worker, id)
-  local own = call('HMGET', job_key(id), 'w', 'e')
-  if own[1] == worker then
+  local job_state = call('HMGET', job_key(id), 'w', 'e')
+  if job_state[1] == worker then
     call('HSET', job_key(id), 'w', '')
-    drop(own[2])
+    drop(job_state[2])
   end
   return {'released'}
 end
@@ -447,17 +449,17 @@ end
 
 -- worker, ids; the reply has for each "lost", "cancelled" or ""
 operations['keep'] = function(worker, ...)
-  local words = {}
-  for number_, id in ipairs({...}) do
-    local own = call('HMGET', job_key(id), 'st', 'w', 'e')
-    if own[2] ~= worker then
-      words[number_] = 'lost'
+  local reasons = {}
+  for index, id in ipairs({...}) do
+    local job_state = call('HMGET', job_key(id), 'st', 'w', 'e')
+    if job_state[2] ~= worker then
+      reasons[index] = 'lost'
     else
-      call('XCLAIM', KEYS[1], 'workers', worker, 0, own[3], 'JUSTID')
-      words[number_] = own[1] == 'cancelled' and 'cancelled' or ''
+      call('XCLAIM', KEYS[1], 'workers', worker, 0, job_state[3], 'JUSTID')
+      reasons[index] = job_state[1] == 'cancelled' and 'cancelled' or ''
     end
   end
-  return words
+  return reasons
 end
 
 -- id
@@ -479,14 +481,14 @@ operations['get'] = function(id)
   return job_reply(id, 0)
 end
 
--- id; the reply is the state, jobs before it, jobs that wait, microseconds until its lane may ask, and of the latest
--- starts the microseconds since the first, and their number
+-- id; the reply is the state, jobs before it, jobs that wait, microseconds until its lane may try again, and of the
+-- latest starts the microseconds since the first, and their number
 operations['position'] = function(id)
   expire()
-  local own = call('HMGET', job_key(id), 'st', 'l')
+  local job_state = call('HMGET', job_key(id), 'st', 'l')
   local waiting = number(call('HGET', base .. 'meta', 'waiting'))
-  if own[1] ~= 'waiting' then return {own[1] or '', 0, waiting, 0, 0, 0} end
-  local lane = own[2]
+  if job_state[1] ~= 'waiting' then return {job_state[1] or '', 0, waiting, 0, 0, 0} end
+  local lane = job_state[2]
   local state = call('HMGET', lane_key(lane), 'score', 'until')
   local score, before = tonumber(state[1]), call('LPOS', list_key(lane), id)
   for _, other in ipairs(before > 0 and call('LRANGE', list_key(lane), 0, before - 1) or {}) do

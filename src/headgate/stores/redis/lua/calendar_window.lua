@@ -1,11 +1,11 @@
 -- Calendar window: the twin of algorithms/calendar_window.py.
 -- State is (start, ends, count), nil for a key never seen.
 --
--- The borders around the caller's moment come behind the limit's numbers, as doubles: the windows that they bound are
--- the one before that of the caller's moment, that one, and the three that follow. A moment of the server in none of
--- the first three is told, as two doubles, and nothing else is done: the caller asks again with the borders around it.
--- Without borders, as a caller that has another limit settles, a window that is over is known to be, and not what follows:
--- where that is needed the reply is B, and nothing else is done.
+-- The borders around the caller's moment follow the limit's numbers, as doubles. They bound the window before that of
+-- the caller's moment, that window, and the three after it. Where the server's moment is in none of the first three,
+-- the script replies with it, as two doubles, and does nothing else: the caller repeats the call with the borders
+-- around it. Without borders, when a caller that has another limit settles, the script can see that a window is over,
+-- but not which one follows: where that is needed the reply is B, and nothing else is done.
 
 --@ read
 local start, ends, count, expires_s
@@ -18,7 +18,7 @@ if value then
 end
 
 --@ borders
--- From here on this window begins at the first border and ends at the second.
+-- After this section the current window begins at the first border and ends at the second.
 local first, second, third, fourth, fifth, sixth = unpack('<dddddd', borders)
 if now < first or now >= fourth then return pack('<dd', OUTSIDE, now_us) end
 if now >= third then
@@ -34,7 +34,7 @@ if borders ~= '' then
     start, ends, count = first, second, 0
   elseif start > third then -- no clock steps back that far
     start, ends = first, second
-    if mode == HIT then -- kept: from now on it counts from this moment
+    if mode == HIT then -- stored, so that it counts from this moment on
       --@ include calendar_window.adopt
     end
   end
@@ -116,10 +116,10 @@ mark = sub(mark, 1, 15)
 local unit_us, quota, period = unpack('<BI7I7', mark)
 
 --@ save
-kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = start, ends, count, expires_s
+saved[at], saved[at + 1], saved[at + 2], saved[at + 3] = start, ends, count, expires_s
 
 --@ load
-local start, ends, count, expires_s = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
+local start, ends, count, expires_s = saved[at], saved[at + 1], saved[at + 2], saved[at + 3]
 local former = false
 
 --@ leave

@@ -1,11 +1,11 @@
 -- Places in flight: the twin of algorithms/concurrent.py.
 --
--- A few leases are in the field of the limit itself, MOST_IN_FIELD at the most: of each its id, the moment at which it is
--- over, and its places, in LEASE bytes. More of them are in sorted sets, until none is in flight any more: a lease of n
--- places is a member of one set for each binary digit of n, whose score is the moment at which it is over: each member of
--- the set of digit 4 counts for 4 places. So what is in use is a few counts, and the moment at which enough will be free
--- a few ranks, however many leases there are; those that are over need not be gone. After the leases the field tells which
--- digits have sets (0 where the leases are here), when it expires, and the limit's numbers.
+-- Up to MOST_IN_FIELD leases are in the field of the limit itself, each in LEASE bytes: its id, the moment of its end,
+-- and its places. More leases are in sorted sets, until none is in flight any more: a lease of n places is a member of
+-- one set for each binary digit of n, and its score is the moment of its end; each member of the set of digit 4 counts
+-- for 4 places. So the places in use need a few counts, and the moment at which enough will be free needs a few ranks,
+-- however many leases there are; leases that have ended need not be removed. After the leases the field has the digits
+-- that have sets (0 where the leases are in the field), its expiry, and the limit's numbers.
 
 --@ read
 local digits, expires_s, leases, ones = 0, nil, '', nil
@@ -24,21 +24,21 @@ end
 --@ roll
 local used, left, weight, over, live, ended = 0, digits, 1, nil, 0, false
 for at = 25, #leases, LEASE do
-  local its_end, its_places = unpack('<dB', leases, at)
-  if its_end > now then used = used + its_places else ended = true end
+  local entry_end, entry_places = unpack('<dB', leases, at)
+  if entry_end > now then used = used + entry_places else ended = true end
 end
 if left > 0 then
   ones, over = key .. field .. ':1', string.format('(%.0f', now)
   while left > 0 do
     if left % 2 == 1 then
       local members = call('ZCOUNT', weight == 1 and ones or key .. field .. ':' .. weight, over, '+inf')
-      if members > 0 then used, live = used + weight * members, live + weight end -- these sets are there, and expire
+      if members > 0 then used, live = used + weight * members, live + weight end -- these sets exist, and expire
     end
     left, weight = math.floor(left / 2), weight * 2
   end
-  if used == 0 then digits = 0 end -- the sets expire, with what is over
+  if used == 0 then digits = 0 end -- the sets expire, with the leases that have ended
 end
-local in_flight, asked_end = used, now
+local in_flight, requested_end = used, now
 
 --@ admit
 if cost ~= 0 and used + cost > quota then
@@ -54,41 +54,41 @@ end
 --@ charge
 used = used + cost
 
---@ ask
--- The end of a lease that is asked for.
-asked_end = lease_end
+--@ request
+-- The end of a requested lease.
+requested_end = lease_end
 
 --@ take
--- The lease that has had `places` has `cost` more from now on, and is over at `lease_end`.
-local had, has, id, sets = places, places + cost, sub(KEYS[1], -ID_LETTERS), digits > 0
+-- Add `cost` places to the lease, which had `places`; it ends at `lease_end`.
+local former_places, new_places, id, sets = places, places + cost, sub(KEYS[1], -ID_LETTERS), digits > 0
 if not sets then
-  if ended or had > 0 then
+  if ended or former_places > 0 then
     --@ include concurrent.without
   end
-  sets = has > 255 or #leases >= MOST_IN_FIELD * LEASE
+  sets = new_places > 255 or #leases >= MOST_IN_FIELD * LEASE
   if sets then
     --@ include concurrent.move
   else
-    leases = leases .. id .. pack('<dB', lease_end, has)
+    leases = leases .. id .. pack('<dB', lease_end, new_places)
   end
 end
 if sets then
   weight = 1
-  while had > 0 or has > 0 do
+  while former_places > 0 or new_places > 0 do
     local name = weight == 1 and ones or key .. field .. ':' .. weight
-    if has % 2 == 1 then
+    if new_places % 2 == 1 then
       call('ZADD', name, lease_end, id)
       if math.floor(digits / weight) % 2 == 0 then digits = digits + weight end
-    elseif had % 2 == 1 then
+    elseif former_places % 2 == 1 then
       call('ZREM', name, id)
     end
-    had, has, weight = math.floor(had / 2), math.floor(has / 2), weight * 2
+    former_places, new_places, weight = math.floor(former_places / 2), math.floor(new_places / 2), weight * 2
   end
 end
 in_flight = used
 
 --@ without
--- The leases in the field but for that of the hold, and those that are over.
+-- Remove the lease of the hold and ended leases from the field.
 local others = ''
 for at = 1, #leases, LEASE do
   if unpack('<d', leases, at + 24) > now and sub(leases, at, at + 23) ~= id then
@@ -98,28 +98,29 @@ end
 leases = others
 
 --@ move
--- They are too many for the field, or one has more places than a byte tells: all go into sets.
+-- Move all leases into sets: there are too many for the field, or one has more places than a byte can hold.
 for at = 1, #leases, LEASE do
-  local its_end, its_places = unpack('<dB', leases, at + 24)
+  local entry_end, entry_places = unpack('<dB', leases, at + 24)
   weight = 1
-  while its_places > 0 do
-    if its_places % 2 == 1 then
-      call('ZADD', key .. field .. ':' .. weight, its_end, sub(leases, at, at + 23))
+  while entry_places > 0 do
+    if entry_places % 2 == 1 then
+      call('ZADD', key .. field .. ':' .. weight, entry_end, sub(leases, at, at + 23))
       if math.floor(digits / weight) % 2 == 0 then digits = digits + weight end
     end
-    its_places, weight = math.floor(its_places / 2), weight * 2
+    entry_places, weight = math.floor(entry_places / 2), weight * 2
   end
 end
-leases, had = '', 0
+leases, former_places = '', 0
 
 --@ free
--- The lease that has `places` is over.
+-- End the lease, which has `places`.
 if digits > 0 then
   left, weight, live = places, 1, 0
   while left > 0 do
     if left % 2 == 1 then
-      local gone = weight * call('ZREM', weight == 1 and ones or key .. field .. ':' .. weight, sub(KEYS[1], -ID_LETTERS))
-      if lease_end > now then used = used - gone end
+      local freed_places = weight
+        * call('ZREM', weight == 1 and ones or key .. field .. ':' .. weight, sub(KEYS[1], -ID_LETTERS))
+      if lease_end > now then used = used - freed_places end
     end
     left, weight = math.floor(left / 2), weight * 2
   end
@@ -127,20 +128,20 @@ else
   local id = sub(KEYS[1], -ID_LETTERS)
   for at = 1, #leases, LEASE do
     if sub(leases, at, at + 23) == id then
-      local its_end, its_places = unpack('<dB', leases, at + 24)
-      if its_end > now then used = used - its_places end
+      local entry_end, entry_places = unpack('<dB', leases, at + 24)
+      if entry_end > now then used = used - entry_places end
       leases = #leases > LEASE and sub(leases, 1, at - 1) .. sub(leases, at + LEASE) or ''
       break
     end
   end
 end
 in_flight = used
-local lines = redis.pcall('SMEMBERS', key .. 'line@') -- callers wait for places: the first of each line is called
+local lines = redis.pcall('SMEMBERS', key .. 'line@') -- lines of callers that wait for places: call the first of each
 for number = 1, #lines do
   local line = lines[number]
   local first = call('ZRANGE', line, '0', '0')[1]
   if first then
-    redis.pcall('HSET', line .. '+', 'f', 1) -- it asks again, if what is said is lost
+    redis.pcall('HSET', line .. '+', 'f', 1) -- it finds out by its next query if the message is lost
     redis.pcall('PUBLISH', 'headgate:turn:' .. sub(first, 1, 16), sub(first, 17, 28))
   end
 end
@@ -158,7 +159,7 @@ local ends = now
 if in_flight > 0 then
   --@ include concurrent.last
 end
-if asked_end > ends then ends = asked_end end
+if requested_end > ends then ends = requested_end end
 if ends > now then
   reset_after, next_after = ends - now, ends - now
   --@ include concurrent.next
@@ -167,7 +168,7 @@ end
 --@ next
 local needed = used - quota + 1
 if needed < 1 then needed = 1 end
-if needed <= in_flight then -- what is asked for has no lease yet
+if needed <= in_flight then -- the requested places have no lease yet
   --@ include concurrent.freed
   next_after = freed - now
 end
@@ -179,13 +180,14 @@ local ends = now
 
 --@ last
 for at = 25, #leases, LEASE do
-  local its_end = unpack('<d', leases, at)
-  if its_end > ends then ends = its_end end
+  local entry_end = unpack('<d', leases, at)
+  if entry_end > ends then ends = entry_end end
 end
 left, weight = digits, 1
 while left > 0 do
   if left % 2 == 1 then
-    local last = tonumber(call('ZRANGE', weight == 1 and ones or key .. field .. ':' .. weight, '-1', '-1', 'WITHSCORES')[2] or 0)
+    local last = tonumber(
+      call('ZRANGE', weight == 1 and ones or key .. field .. ':' .. weight, '-1', '-1', 'WITHSCORES')[2] or 0)
     if last > ends then ends = last end
   end
   left, weight = math.floor(left / 2), weight * 2
@@ -199,22 +201,22 @@ if digits == 0 then
   local freeing = 0
   freed = now
   while freeing < needed do
-    local first, its_places = nil, 0
+    local first_end, first_places = nil, 0
     for at = 25, #leases, LEASE do
-      local own_end, own_places = unpack('<dB', leases, at)
-      if own_end > freed then
-        if first == nil or own_end < first then
-          first, its_places = own_end, own_places
-        elseif own_end == first then
-          its_places = its_places + own_places
+      local entry_end, entry_places = unpack('<dB', leases, at)
+      if entry_end > freed then
+        if first_end == nil or entry_end < first_end then
+          first_end, first_places = entry_end, entry_places
+        elseif entry_end == first_end then
+          first_places = first_places + entry_places
         end
       end
     end
-    freed, freeing = first, freeing + its_places
+    freed, freeing = first_end, freeing + first_places
   end
-elseif digits == only then -- all leases are of one size
+elseif digits == only then -- all leases have the same size
   local name, rank = key .. field .. ':' .. only, math.ceil(needed / only) - 1
-  if rank < 32 then -- counted from the first that is not over
+  if rank < 32 then -- counted from the first that has not ended
     freed = tonumber(call('ZRANGEBYSCORE', name, over, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2])
   else
     rank = rank + call('ZCOUNT', name, '-inf', now)
@@ -222,7 +224,7 @@ elseif digits == only then -- all leases are of one size
   end
 else
   --@ include concurrent.ends
-  if ends > 2 * LARGEST then -- a lease begins at LARGEST at the latest
+  if ends > 2 * LARGEST then -- a lease begins no later than LARGEST
     --@ include steps.no_state
   end
   local low, high = now, ends
@@ -243,10 +245,10 @@ end
 --@ convert
 
 --@ give_back
--- Nothing: places are freed by settling alone.
+-- Nothing: only settling frees places.
 
 --@ mark
--- Nothing; but leases that are over go from sets, some at every eighth hold or so, which are more than all these add.
+-- Nothing to note. About every eighth hold removes some ended leases from the sets, more than these holds add.
 left, weight = adds + places > 0 and now_us % DEAD_EVERY == 0 and digits or 0, 1
 while left > 0 do
   if left % 2 == 1 then
@@ -285,7 +287,7 @@ end
 --@ include steps.keep
 
 --@ left
--- The same where no lease was added.
+-- `stay` where no lease was added.
 --@ include steps.expire
 if fresh or digits == 0 then
   --@ include concurrent.write
@@ -295,15 +297,15 @@ end
 local unit_us, quota = unpack('<BI7', mark)
 
 --@ save
-kept[at] = {digits, used, expires_s, former, leases, ended}
+saved[at] = {digits, used, expires_s, former, leases, ended}
 
 --@ load
-local digits, used, expires_s, former, leases, ended = spread(kept[at], 1, 6)
-local left, weight, over, in_flight, asked_end, live, value = 0, 1, string.format('(%.0f', now), used, now, 0, nil
+local digits, used, expires_s, former, leases, ended = spread(saved[at], 1, 6)
+local left, weight, over, in_flight, requested_end, live, value = 0, 1, string.format('(%.0f', now), used, now, 0, nil
 local ones = key .. field .. ':1'
 
 --@ prolong
--- A lease that is extended has no more places, also where a limit that only watches has none to give.
+-- Extend the lease without more places, also where a shadow limit has none to give.
 if allowed and places ~= 0 then
   local cost, reset_after = 0, math.max(reset_after, lease_end - now)
   --@ include concurrent.take

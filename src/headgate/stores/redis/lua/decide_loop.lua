@@ -1,20 +1,20 @@
 -- The shell around several limits: read all, admit all or none, charge, and reply.
 --
--- ARGV: a byte for each limit (its kind, and 8 more for a shadow) with the options behind them where they are not
--- the usual ones; then each limit's numbers and field. The reply is a text of doubles: for each limit remaining, reset_after,
--- next_after where all are admitted, else those with retry_after and delay behind each; and where it is to be told,
--- the moment.
+-- ARGV: a byte for each limit (its kind, plus 8 for a shadow), followed by the options where they are not the usual
+-- ones; then each limit's numbers and field. The reply is a string of doubles: for each limit remaining, reset_after
+-- and next_after where all are admitted; otherwise also retry_after and delay for each; and the moment in the mode
+-- TIMED_HIT.
 
 local count, kinds = #KEYS, ARGV[1]
 local mode, max_delay_us, given_us, costs_at = HIT, -1, -1, nil
 if #kinds > count then
   mode, max_delay_us, given_us, costs_at = unpack('<ddd', kinds, count + 1)
 end
-local told = mode == TELL
-if told then mode = HIT end
+local timed = mode == TIMED_HIT
+if timed then mode = HIT end
 --@ include steps.moment
 local allowed, usual = true, true
-local kept = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} -- six for each: its wait, its delay, its state
+local saved = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} -- six per limit: its wait, its delay, its state
 for number = 1, count do
   local key, mark, field = KEYS[number], ARGV[2 * number], ARGV[2 * number + 1]
   local kind, cost, shadow = byte(kinds, number), 1, false
@@ -35,7 +35,7 @@ for number = 1, count do
     elseif delay ~= 0 then
       usual = false
     end
-    kept[at - 2], kept[at - 1] = wait, delay
+    saved[at - 2], saved[at - 1] = wait, delay
   end
   --@ end
 end
@@ -45,7 +45,7 @@ for number = 1, count do
   local kind, cost = byte(kinds, number) % 8, 1
   if costs_at then cost = unpack('<d', kinds, costs_at + 8 * (number - 1)) end
   local at = 6 * number - 3
-  local wait, delay = kept[at - 2], kept[at - 1]
+  local wait, delay = saved[at - 2], saved[at - 1]
   local remaining, reset_after, next_after = 0, 0, 0
   --@ each ALGORITHM
   if kind == CODE then
@@ -60,5 +60,5 @@ for number = 1, count do
     reply[number] = pack('<ddddd', remaining, reset_after, next_after, wait, delay)
   end
 end
-if told then reply[count + 1] = pack('<d', now_us) end
+if timed then reply[count + 1] = pack('<d', now_us) end
 return table.concat(reply)

@@ -1,9 +1,9 @@
 -- The shell around one limit: read it, admit or not, charge, and reply.
 --
--- ARGV: the limit's numbers, and the options where they are not the usual ones. The reply is a text of doubles,
--- which costs less than a table: remaining, reset_after, next_after of an admitted request, with retry_after and
--- delay behind them where one of these is not 0; in microseconds, retry_after -1 for never. Of a bucket it is mostly
--- its new state, or the units that were too few: the caller has more time to work out the rest than the server.
+-- ARGV: the limit's numbers, and the options where they are not the usual ones. The reply is a string of doubles,
+-- which costs less than a table: remaining, reset_after and next_after of an admitted request, followed by retry_after
+-- and delay where one of these is not 0; in microseconds, retry_after -1 for never. For a bucket it is usually its new
+-- state, or its too few units: the caller has more time to compute the rest than the server.
 
 local key, field, mark = KEYS[1], FIELD, ARGV[1]
 local mode, max_delay_us, given_us, cost = HIT, -1, -1, 1

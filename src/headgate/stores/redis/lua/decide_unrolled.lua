@@ -1,14 +1,14 @@
 -- The shell around a few limits, one inside the other: read all, admit all or none, charge, and reply.
 --
 -- Each limit's `open` comes before the next one's, and its `close` after it, so that all are read before the
--- first is charged and each finds its own locals again. Limits of one hash read it at once, and write it at once.
+-- first is charged and each has its own locals. Limits of one hash read it at once, and write it at once.
 -- ARGV: each limit's numbers, and the options where they are not the usual ones. The reply is that of several limits,
--- or the new states, where all are buckets that were charged at this moment: these tell as much.
+-- or the new states where all are buckets that were charged at this moment: the states say as much.
 
 local mode, max_delay_us, given_us, options = HIT, -1, -1, ARGV[COUNT + 1]
 if options then mode, max_delay_us, given_us = unpack('<ddd', options) end
-local told = mode == TELL
-if told then mode = HIT end
+local timed = mode == TIMED_HIT
+if timed then mode = HIT end
 --@ include steps.moment
 local allowed, usual, reply = true, true, ''
 
@@ -18,7 +18,7 @@ local values = call('HMGET', key, FIELDS)
 local STATES
 
 --@ brief_read
-local brief = mode == HIT and not told
+local brief = mode == HIT and not timed
 
 --@ open
 do
@@ -76,9 +76,9 @@ end
 --@ each
 if stateNUMBER then call('HSET', key, FIELD, stateNUMBER) end
 
---@ brief_tell
+--@ brief_reply
 if brief and usual then return JOINED end
 
---@ tell
-if told then return reply .. pack('<d', now_us) end
+--@ reply
+if timed then return reply .. pack('<d', now_us) end
 return reply

@@ -17,7 +17,7 @@ if window == nil or index > window then
   window, count = index, 0
 elseif window - index > 2 then -- no clock steps back that far
   window = index
-  if mode == HIT then -- kept: from now on it counts from this moment
+  if mode == HIT then -- stored, so that it counts from this moment on
     --@ include fixed_window.adopt
   end
 end
@@ -90,10 +90,10 @@ end
 local unit_us, quota, period = unpack('<BI7I7', mark)
 
 --@ save
-kept[at], kept[at + 1], kept[at + 2] = window, count, expires_s
+saved[at], saved[at + 1], saved[at + 2] = window, count, expires_s
 
 --@ load
-local window, count, expires_s = kept[at], kept[at + 1], kept[at + 2]
+local window, count, expires_s = saved[at], saved[at + 1], saved[at + 2]
 local former = false
 
 --@ leave

@@ -1,12 +1,12 @@
--- Forget states, and tell what they were: of a log what is in its field, where the newest entries are.
+-- Forget states and reply with their values; for a log with its own field, which has the newest entries.
 --
--- ARGV: the field of each; for each how the keys of records in its slot begin. Of places in flight it tells when the last
--- lease is over, as a double. The holds that have any of these limits are forgotten: the epoch of a name has a number which
--- is raised, and is noted for the field, so that the records which began before are of no use, see holds. The places that
--- such holds have of other limits of the name are freed; those that they have under other names, the caller frees. The
--- reply ends with the server's time, and the ids of the holds that may have such places.
+-- ARGV: the field of each limit; for each the prefix of records in its slot. For places in flight the reply is the end
+-- of the last lease, as a double. Holds that have any of these limits are forgotten: the number in the epoch of the
+-- name is raised and noted for the field, so that earlier records become invalid, see holds. The script frees the
+-- places that such holds have of other limits of the name; the caller frees those under other names. The reply ends
+-- with the server's time, and the ids of the holds that may have such places.
 
-local reply, head_of, apart = {}, {}, {}
+local reply, prefix_of, record_ids = {}, {}, {}
 for number = 1, #KEYS do
   local key, field = KEYS[number], ARGV[number]
   local value = call('HGET', key, field)
@@ -30,7 +30,7 @@ for number = 1, #KEYS do
       local corrected = byte(value, #value - 15) >= CORRECTED and CORRECTED or 0
       --@ include sliding_log.sweep_all
     end
-    local name = key .. 'sliding_log.' .. sub(field, 2) -- as version 0.1 has it
+    local name = key .. 'sliding_log.' .. sub(field, 2) -- the list of version 0.1
     if not value then reply[number] = call('LRANGE', name, 0, 0)[1] or false end
     call('UNLINK', name)
   end
@@ -38,11 +38,11 @@ end
 --@ include forget.places
 local time = call('TIME')
 reply[#KEYS + 1] = time[1] * 1000000 + time[2]
-reply[#KEYS + 2] = apart
+reply[#KEYS + 2] = record_ids
 return reply
 
 --@ epoch
--- What is not as written here makes all holds of the name unknown, as does a number that can be raised no more.
+-- A damaged epoch makes all holds of the name unknown, as does a number that cannot be raised any more.
 local epoch = call('HGET', key, '+')
 if epoch then
   local resets, at, others = #epoch > 11 and unpack('<I3', epoch, 6) + 1 or MOST_RESETS, 13, ''
@@ -55,22 +55,22 @@ if epoch then
   if resets < MOST_RESETS then
     call('HSET', key, '+', sub(epoch, 1, 5) .. pack('<I3', resets) .. sub(epoch, 9, 12) .. others
       .. pack('<Bc0I3', #field, field, resets))
-    head_of[key] = ARGV[#KEYS + number]
+    prefix_of[key] = ARGV[#KEYS + number]
   else
     call('HDEL', key, '+')
   end
 end
 
 --@ leases
--- Those in the field, and which digits have sets; where that is damaged, any may have.
+-- The leases in the field, and the digits that have sets; where these are damaged, any digit may have one.
 if #value > 26 then
   digits, leases = unpack('<d', value, #value - 26), sub(value, 1, #value - 27 - (#value - 27) % LEASE)
 end
 if not (digits >= 0 and digits <= LARGEST and digits % 1 == 0) then digits = 2 * LARGEST - 1 end
 
 --@ places
--- Free what is in flight of holds that are forgotten, under limits that were not reset.
-local function is_over(name)
+-- Free the places of forgotten holds under limits that were not reset.
+local function is_forgotten(name)
   local record = call('GET', name)
   local read, known = pcall(function()
     --@ include holds.parse
@@ -80,13 +80,13 @@ local function is_over(name)
   end)
   return read and known == false
 end
-for key, head in pairs(head_of) do
-  local listed = redis.pcall('ZRANGE', key .. 'apart', '0', '-1') -- not allowed to users without holds
-  if listed.err and string.find(listed.err, 'WRONGTYPE', 1, true) then redis.pcall('UNLINK', key .. 'apart') end
-  for _, name in ipairs(listed) do
-    if is_over(name) then
+for key, prefix in pairs(prefix_of) do
+  local records = redis.pcall('ZRANGE', key .. 'apart', '0', '-1') -- users without holds may not be allowed to run it
+  if records.err and string.find(records.err, 'WRONGTYPE', 1, true) then redis.pcall('UNLINK', key .. 'apart') end
+  for _, name in ipairs(records) do
+    if is_forgotten(name) then
       call('ZREM', key .. 'apart', name)
-      apart[#apart + 1] = sub(name, -ID_LETTERS)
+      record_ids[#record_ids + 1] = sub(name, -ID_LETTERS)
     end
   end
   for place = 0, MOST_PLACES do
@@ -94,17 +94,17 @@ for key, head in pairs(head_of) do
     local value = call('HGET', key, field)
     if value then
       --@ include forget.leases
-      local kept = ''
+      local rest = ''
       for at = 1, #leases, LEASE do
-        if not is_over(head .. sub(leases, at, at + 23)) then kept = kept .. sub(leases, at, at + LEASE - 1) end
+        if not is_forgotten(prefix .. sub(leases, at, at + 23)) then rest = rest .. sub(leases, at, at + LEASE - 1) end
       end
-      if #kept < #leases then call('HSET', key, field, kept .. sub(value, #leases + 1)) end
+      if #rest < #leases then call('HSET', key, field, rest .. sub(value, #leases + 1)) end
       local left, weight = digits, 1
       while left > 0 do
         if left % 2 == 1 then
           local name = key .. field .. ':' .. weight
           for _, id in ipairs(call('ZRANGE', name, '0', '-1')) do
-            if is_over(head .. id) then call('ZREM', name, id) end
+            if is_forgotten(prefix .. id) then call('ZREM', name, id) end
           end
         end
         left, weight = math.floor(left / 2), weight * 2

@@ -1,8 +1,8 @@
 -- Give back what is left of a charge, where it still counts: the twin of transition.give_back.
 --
--- ARGV: the moment of the charge in microseconds where it is known, as it is within one decision (else -1), how long
--- ago it was at the most, and now (-1 for the server's), as doubles; a byte for each limit's kind; then each limit's
--- numbers, field and cost. A state stays in the numbers that wrote it.
+-- ARGV: the moment of the charge in microseconds where it is known, as it is within one decision (else -1), its
+-- greatest age, and now (-1 for the server's time), as doubles; a byte for each limit's kind; then each limit's
+-- numbers, field and cost. A state keeps the numbers that it was written under.
 
 local charged_us, ago_us, given_us = unpack('<ddd', ARGV[1])
 local kinds, exact = ARGV[2], charged_us >= 0
@@ -21,10 +21,10 @@ for number = 1, #KEYS do
     value = false
   end
   if value then
-    -- Where only the quota has changed since, all that was charged still counts; not so in a bucket that was made smaller.
-    local own = sub(value, -#mark)
-    if sub(own, 1, 1) == sub(mark, 1, 1) and sub(own, 9) == sub(mark, 9)
-      and (#mark == 15 or unpack('<I7', own, 2) >= unpack('<I7', mark, 2)) then mark = own end
+    -- Where only the quota has changed since, the whole charge still counts; except in a bucket that became smaller.
+    local written = sub(value, -#mark)
+    if sub(written, 1, 1) == sub(mark, 1, 1) and sub(written, 9) == sub(mark, 9)
+      and (#mark == 15 or unpack('<I7', written, 2) >= unpack('<I7', mark, 2)) then mark = written end
     if cost > unpack('<I7', mark, 2) then value = false end
   end
   --@ each ALGORITHM

@@ -1,4 +1,4 @@
--- Where states are, but for logs: those of a key's limits are fields of one hash.
+-- Reading and writing states, except logs: the states of a key's limits are fields of one hash.
 
 --@ fetch
 local value = call('HGET', key, field)
@@ -16,7 +16,7 @@ if fresh then
 end
 
 --@ prolong
--- Another limit's state may keep the key for longer.
+-- Another limit's state may need the key for longer.
 local server_s = now_us / 1000000
 if given_us >= 0 then server_s = call('TIME')[1] end
 if call('TTL', key) < expires_s - server_s then call('EXPIREAT', key, expires_s) end

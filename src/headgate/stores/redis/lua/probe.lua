@@ -1,5 +1,5 @@
--- What decisions ask of a server, so that a guard knows whether it would decide again; nothing is left behind.
--- KEYS[1] is a key of its own. Replies OK.
+-- Runs the commands of decisions, so that a guard knows whether the server can decide again; it leaves nothing behind.
+-- KEYS[1] is a key for this script alone. The reply is OK.
 local until_s = string.format('%.0f', call('TIME')[1] + 60)
 call('HSET', KEYS[1], 'p', '', 'q', '')
 call('EXPIREAT', KEYS[1], until_s)

@@ -1,13 +1,13 @@
--- Decide several limits and hold what is charged, once for an id: all are read before the first is charged.
+-- Decide several limits and hold their charges, once for an id: all limits are read before the first is charged.
 --
 -- KEYS: the record, then the hash of each name. ARGV: the operation and the hold, packed as they are read below: after
--- the numbers of groups, names and limits comes whether the hold is to be listed, see holds.list; then the cost of each
--- group, and the limits and other slots as in a record; then, for each calendar window among them, its borders.
--- The reply begins with N for a new answer, R for the first one of this id told again, C for an id of another one, with
--- what is told of it below; then come doubles for each limit, as in a script for several limits.
+-- the numbers of groups, names and limits, whether the hold is to be listed, see holds.list; then the cost of each
+-- group, and the limits and other slots as in a record; then, for each calendar window among them, its borders. The
+-- reply begins with N for a new decision, R for the repeated first reply of this id, C for an id of another hold, with
+-- its identity and costs, see below. After N and R follow doubles for each limit, as in a script for several limits.
 
-local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, listed,
-  at = unpack('<ddddBBc16c8HHHB', ARGV[1])
+local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, name_count, count,
+  listed, at = unpack('<ddddBBc16c8HHHB', ARGV[1])
 local limits, mode, extends, group_costs, costs, before, names = ARGV[1], HIT, false, {}, {}, {}, {}
 --@ include steps.moment
 local former_record = is_named == 1 and call('GET', KEYS[1])
@@ -16,7 +16,7 @@ if former_record then
 end
 local costs_at = at
 for group = 1, groups do group_costs[group], at = unpack('<d', limits, at) end
-for number = 1, named do names[number] = KEYS[number + 1] end
+for number = 1, name_count do names[number] = KEYS[number + 1] end
 local limits_at = at
 --@ include holds.limits
 local borders_of, borders_at = {}, 1
@@ -33,12 +33,12 @@ local adds, lease_end = 1, now_us + lease_us
 if allowed then
   local settled_us = at_once == 1 and now_us or 0
   local known_names = {}
-  for number = 1, named do
+  for number = 1, name_count do
     local epoch = call('HGET', names[number], '+')
     known_names[number] = pack('<Hc0c8', #names[number], names[number], epoch and sub(epoch, 1, 8) or token)
   end
   costs = sub(limits, costs_at, limits_at - 1)
-  local record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, named, count, 1 - at_once, at_once,
+  local record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, name_count, count, 1 - at_once, at_once,
     settled_us) .. costs .. table.concat(known_names) .. sub(limits, limits_at)
   if at_once == 0 then record = record .. costs .. table.concat(part) end
   record = record .. answer
@@ -52,12 +52,12 @@ return 'N' .. answer
 
 --@ repeated
 do
-  local made, record = identity, former_record
+  local new_identity, record = identity, former_record
   --@ include holds.parse
   --@ include holds.known
   if known then
-    if identity ~= made then
-      local costs_at = parted > 0 and parts_at or actuals_at
+    if identity ~= new_identity then
+      local costs_at = part_count > 0 and parts_at or actuals_at
       return 'C' .. identity .. sub(record, costs_at, costs_at + 8 * groups - 1)
     end
     --@ include holds.parts

@@ -1,11 +1,12 @@
--- The shell around holding what a few limits of one key charge, one inside the other, as in decide_unrolled.
+-- The shell around holding the charges of a few limits of one key, one inside the other, as in decide_unrolled.
 --
 -- KEYS: the record, and the hash. ARGV: the operation and the hold, packed as they are read below; the limits and other
--- slots as in a record; how many seconds to keep the record; the borders of each calendar window. Record and reply are those of the script for any limits.
+-- slots as in a record; for how many seconds to keep the record; the borders of each calendar window. Record and reply
+-- are those of the script for any limits.
 
 local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, cost =
   unpack('<ddddBBc16c8d', ARGV[1])
-local key, mode, groups, named, count = KEYS[2], HIT, 1, 1, COUNT
+local key, mode, groups, name_count, count = KEYS[2], HIT, 1, 1, COUNT
 --@ include steps.moment
 local former_record = is_named == 1 and call('GET', KEYS[1])
 if former_record then
@@ -34,7 +35,7 @@ do
   local remaining, reset_after, next_after = 0, 0, 0
   if allowed and cost ~= 0 then
     --@ include ALGORITHM.charge
-    --@ include ALGORITHM.ask
+    --@ include ALGORITHM.request
     --@ include steps.measure
     --@ include ALGORITHM.take
     --@ include steps.keep
@@ -68,16 +69,17 @@ if allowed then
   if values[1] then epoch, until_s = unpack('<c8I4', values[1]) end
   local part = ''
   if at_once == 0 then part = JOINED end
-  -- What is long is put together by Lua itself, which copies it faster than pack does.
+  -- Lua's own concatenation copies long strings faster than pack does.
   local record = identity
-    .. pack('<ddHHHHBddH', lease_end, remember_us, 1, 1, COUNT, 1 - at_once, at_once, settled_us, cost, #key) .. key .. epoch .. ARGV[2] .. part .. reply
+    .. pack('<ddHHHHBddH', lease_end, remember_us, 1, 1, COUNT, 1 - at_once, at_once, settled_us, cost, #key)
+    .. key .. epoch .. ARGV[2] .. part .. reply
   call('SET', KEYS[1], record, 'EX', ARGV[3])
   if until_s < needed_s then
     until_s = math.min(math.ceil(needed_s + (lease_us + remember_us) / 8000000), 4294967295)
     call('HSET', key, '+', pack('<c8I4', epoch, until_s) .. sub(values[1] or '', 13))
     if until_s > longest_s then longest_s = until_s end
   else
-    kept_s = until_s -- the hash is kept for as long already
+    kept_s = until_s -- the hash already has such a long expiry
   end
 end
 if longest_s > kept_s then

@@ -1,13 +1,14 @@
 -- Sliding window log: the twin of algorithms/sliding_log.py, packed into a field of a hash.
 --
--- Entries of ten bytes, oldest first: the time since `offset`, and the sum of all costs up to and with it. What is
--- used is the difference of two sums, so an entry is found by halving, and old ones leave in one cut, before which
--- `base` is the sum of the last to leave. Sums are counted modulo `sums`. Limits beyond what ten bytes tell have
--- entries of fourteen. After the entries come base, and what seldom changes: offset, the expiry, which of these forms
--- it is, and the limit's numbers; the length is even, that of a counter odd. Of more than MOST_PACKED entries the
--- oldest are moved into fields of their own, PACKED at a time and with the sum before them, numbered from `from` up to
--- `to`; `skip` of the first have left, and those before it are deleted a few at a time. Copies of the next few to
--- leave, `copied` bytes, stand before the entries that are not moved, so that few decisions read another field.
+-- Entries of ten bytes, oldest first: the time since `offset`, and the sum of all costs up to and including it. The
+-- used units are the difference of two sums, so an entry is found by bisection, and old entries leave the window in one
+-- cut; `base` is the sum of the last entry to leave. Sums are modulo `sums`. Limits too large for ten bytes have
+-- entries of fourteen. After the entries follow base, and rarely changed values: offset, the expiry, the form of the
+-- entries, and the limit's numbers; the length is even, that of a counter odd. Of more than MOST_PACKED entries the
+-- oldest are moved into other fields, PACKED at a time and with the sum before them, numbered from `from` up to `to`;
+-- `skip` entries of the first field have left, and the fields before it are deleted a few at a time. Copies of the next
+-- few entries to leave, `copied` bytes, precede the entries that are not moved, so that few decisions read another
+-- field.
 
 --@ read
 --@ include hash_io.fetch
@@ -23,14 +24,14 @@ else
 end
 
 --@ brief
--- Nearly every call: a later entry, and room for it as at most one has left. What the steps below come to, in one.
+-- Nearly every call: it appends an entry, and at most one has left. This section combines the steps below.
 if newest and not former and mode == HIT and unit_us == 1 and cost ~= 0 and swept == from then
   local last, border = newest + offset, now - period
   if last > border and now > last then
-    local start, before_first, gone = 0, base, 0
+    local start, before_first, expired = 0, base, 0
     local first, first_total = unpack('<I6I4', value)
     if first + offset <= border then
-      start, before_first, gone = 10, first_total, 1
+      start, before_first, expired = 10, first_total, 1
       first, first_total = unpack('<I6I4', value, 11)
     end
     local used, begin = (newest_total - before_first) % 4294967296 + cost, from < to and copied or start
@@ -38,7 +39,7 @@ if newest and not former and mode == HIT and unit_us == 1 and cost ~= 0 and swep
       and length - begin < MOST_PACKED * 10 - 10 and now - offset <= MOST_SPAN and period <= MOST_NARROW then
       local total, most, reset_after, fetched = (newest_total + cost) % 4294967296, length, period, ''
       last, base = now, before_first
-      if from < to then skip = skip + gone end
+      if from < to then skip = skip + expired end
       --@ include steps.expire
       local state
       --@ include sliding_log.append
@@ -55,7 +56,7 @@ if length > 0 then
   --@ include sliding_log.trim
 end
 local used = (total - base) % sums
-local held, apart = used, true
+local held, separate = used, true
 
 --@ admit
 if cost ~= 0 and used + cost > quota then
@@ -69,14 +70,14 @@ if cost ~= 0 and used + cost > quota then
 end
 
 --@ charge
-apart = last == nil or now > last
+separate = last == nil or now > last
 if last == nil then
   offset, base, total, start, length, first, first_total = now - period, 0, 0, 0, 0, now, cost
   wide = (quota > 2147483647 or period > MOST_NARROW) and 1 or 0
   width, form, sums = 10, '<I6I4', 4294967296
   if wide == 1 then width, form, sums = 14, '<I7I7', SUMS end
 end
-if apart then last = now end
+if separate then last = now end
 used, total = used + cost, (total + cost) % sums
 
 --@ measure
@@ -97,14 +98,14 @@ next_after = freed
 --@ convert
 if value and #value % 2 == 1 then
   --@ include sliding_log.of_counter
-else -- entries that had left under the former numbers do not come back
+else -- entries that had left under the former numbers do not return
   local _, _, former_period = unpack('<BI7I7', value, #value - 14)
   kept_period = math.min(period, former_period)
 end
 
 --@ write
 local state
-local begin, most = from < to and copied or start, apart and length or length - width -- the last may be written anew
+local begin, most = from < to and copied or start, separate and length or length - width -- the last may be rewritten
 if wide == 0 and swept == from and used ~= held and length - begin < MOST_PACKED * width - width
   and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_SPAN and (to == 0 or from < to)
   and corrected == 0 then
@@ -116,7 +117,7 @@ if legacy then call('UNLINK', legacy) end
 --@ include hash_io.put
 
 --@ append
--- What Lua copies and packs costs it more than what it computes: what has not changed is copied, and once.
+-- Copying and packing cost Lua more than computing: unchanged bytes are copied, and only once.
 local older, rest = '', nil
 if most > start then older = sub(value, start + 1, most) end
 if not (fresh or former or length == 0) then
@@ -143,7 +144,7 @@ else
   entries = sub(value, begin + 1, most) .. pack(form, last - offset, total)
 end
 if wide == 0 and (used > 2147483647 or period > MOST_NARROW or last - offset > MOST_SPAN) then
-  -- Numbers that have outgrown the form: all counts as if it had come at once with the newest.
+  -- Numbers too large for the form: all units count as if they were charged with the newest entry.
   wide, offset, base, from, skip, copies = 1, last, 0, to, 0, ''
   entries = pack('<I7I7', 0, used)
 else
@@ -184,7 +185,7 @@ local fetched_to = to
 local copies = sub(value, 1, copied)
 value, length = sub(value, copied + 1), length - copied
 local count = math.floor(length / width)
-while to > from and count < MOST_SINCE do -- until all is here that may have to change
+while to > from and count < MOST_SINCE do -- until all entries are here that may have to change
   local time = unpack(form, value, 1) + offset
   local _, sum = unpack(form, value, length - width + 1)
   if time < earliest and (sum - before) % sums >= cost then break end
@@ -214,14 +215,14 @@ if last > border and earliest > border and ((seen == count and to == from) or ti
     local taken = math.min(units[place], left)
     units[place], left = units[place] - taken, left - taken
   end
-  local again, sum = {sub(value, 1, (count - seen) * width)}, sums_then[0]
+  local rebuilt, sum = {sub(value, 1, (count - seen) * width)}, sums_then[0]
   for number = 1, seen do
     if units[number] > 0 then
       sum = (sum + units[number]) % sums
-      again[#again + 1] = pack(form, times[number] - offset, sum)
+      rebuilt[#rebuilt + 1] = pack(form, times[number] - offset, sum)
     end
   end
-  value = table.concat(again)
+  value = table.concat(rebuilt)
   length = #value
   if length == 0 and to > from then -- the newest entry is always here
     --@ include sliding_log.fetch_moved
@@ -240,12 +241,12 @@ else
     local cut_to = to
     to = fetched_to
     --@ include sliding_log.cut
-    again, base, before = {}, (base + cut) % sums, (before + cut) % sums
+    rebuilt, base, before = {}, (base + cut) % sums, (before + cut) % sums
     for place = 1, #entries, width do
-      local time, own = unpack(form, entries, place)
-      again[#again + 1] = pack(form, time, (own + cut) % sums)
+      local time, entry_sum = unpack(form, entries, place)
+      rebuilt[#rebuilt + 1] = pack(form, time, (entry_sum + cut) % sums)
     end
-    entries = table.concat(again)
+    entries = table.concat(rebuilt)
   end
   --@ include sliding_log.seal
   --@ include hash_io.put
@@ -255,8 +256,8 @@ end
 marked = last and last > now and last or now
 
 --@ settle
--- Change the units of the entry of the moment `marked`, which need not be there. Entries of the log's own field are
--- written anew; see amend_moved for others.
+-- Change the units of the entry at the moment `marked`, which need not exist. Entries in the log's own field are
+-- rewritten; see amend_moved for others.
 if marked > (last and last > now and last or now) - period then
   if last == nil then
     value, offset, base, total, length, copied, last = '', now - period, 0, 0, 0, 0, marked
@@ -270,7 +271,7 @@ if marked > (last and last > now and last or now) - period then
     value, copied = sub(value, start + 1, length), 0
   end
   length, start, fetched = #value, 0, ''
-  if marked < offset then marked = offset end -- all came at once since, see write_long
+  if marked < offset then marked = offset end -- all units were moved to one entry since, see write_long
   if wide == 0 and used + change > 2147483647 then
     --@ include sliding_log.widen
   end
@@ -300,7 +301,7 @@ end
 if used + change > LARGEST then fits = false end
 
 --@ fetch_moved
--- Bring the newest entries that were moved away back before those that are here.
+-- Put the newest moved entries back before those in the log's own field.
 to = to - 1
 local chunk, numbered = call('HGET', key, field .. ':' .. to), to
 --@ include sliding_log.shift
@@ -357,7 +358,7 @@ else
 end
 if last - now > 2 * kept_period then -- no clock steps back that far
   offset, last = offset - (last - now), now
-  former = true -- kept at a refusal, too, as what is of former numbers: from now on it counts from this moment
+  former = true -- stored at a refusal, too, like a state of former numbers, so that it counts from this moment on
 end
 local border = (last > now and last or now) - kept_period
 if last <= border then -- all have left
@@ -372,7 +373,7 @@ else
       first, first_total = unpack(form, value, width + 1)
       first = first + offset
     end
-    if first > border then -- mostly only one has left
+    if first > border then -- usually only one has left
     elseif from < to then
       --@ include sliding_log.trim_moved
     else
@@ -385,7 +386,7 @@ else
 end
 
 --@ trim_text
--- The first entry of a text, from `low` on and `high` at the last, that has not left.
+-- The first entry of a string, from `low` to `high`, that has not left.
 local least = low
 while low < high do
   local middle = math.floor((low + high) / 2)
@@ -399,19 +400,19 @@ first, first_total = unpack(form, text, low * width + 1)
 first = first + offset
 
 --@ trim_moved
--- The first of the fields whose newest entry has not left, and in it the first entry that has not. It is `fetched`,
--- with the next ones, to stand in the place of the copies.
+-- The first field whose newest entry has not left, and in it the first entry that has not. That entry and the next ones
+-- are `fetched`, to replace the copies.
 local low, high, middle, text = from, to, from, nil
-if skip == PACKED and corrected == 0 then low, middle = from + 1, from + 1 end -- mostly the next
+if skip == PACKED and corrected == 0 then low, middle = from + 1, from + 1 end -- usually the next field
 while low < high do
   text = call('HGET', key, field .. ':' .. middle)
   if unpack(form, text, #text - 7 - width) + offset > border then
     high = middle
-    if low == high then break end -- it is the one that was just read
+    if low == high then break end -- it was just read
   else
     low, text = middle + 1, nil
   end
-  middle = middle == from and low or math.floor((low + high) / 2) -- after the first its neighbour, then by halving
+  middle = middle == from and low or math.floor((low + high) / 2) -- after the first its neighbour, then by bisection
 end
 if low > from then
   from, skip = low, 0
@@ -440,7 +441,7 @@ else
 end
 
 --@ freed
--- How long until the oldest entries that hold `needed` units have left.
+-- How long until the oldest entries with `needed` units have left.
 local freed = first
 if needed > (first_total - base) % sums then
   freed = last
@@ -490,7 +491,7 @@ while swept < to do
     swept = swept + 1
     if corrected ~= 0 then dead[#dead + 1] = field .. ';' .. swept end
   end
-  if call('HDEL', key, spread(dead)) == 0 then swept = to end -- none is there: the counts are damaged
+  if call('HDEL', key, spread(dead)) == 0 then swept = to end -- none exists: the counts are damaged
 end
 
 --@ of_counter
@@ -501,7 +502,8 @@ local former_unit_us = 10 ^ power
 if counted ~= 0 then
   local dropped, count = window + 1, current
   if current == 0 then dropped, count = window, previous end
-  local dropped_us = (dropped * former_period + former_period - math.floor((former_period - 1) / count)) * former_unit_us
+  local dropped_us =
+    (dropped * former_period + former_period - math.floor((former_period - 1) / count)) * former_unit_us
   local moment = now_us
   if period >= former_period * former_unit_us then moment = math.max(now_us, dropped_us - period) end
   offset, wide = moment - period, (counted > 2147483647 or period > MOST_NARROW) and 1 or 0 -- a hold may be older
@@ -513,13 +515,13 @@ end
 --@ include sliding_log.list
 
 --@ adopt_list_before_holds
--- A call that held on this key before has looked for a list then.
+-- An earlier hold on this key has already looked for a list.
 if not values[1] then
   --@ include sliding_log.list
 end
 
 --@ list
--- What version 0.1 wrote: a list of its own, of a header, a sum, and the time and the sum of each entry.
+-- The format of version 0.1: a separate list of a header, a sum, and the time and the sum of each entry.
 local name = key .. 'sliding_log.' .. sub(field, 2)
 local head = call('LRANGE', name, '0', 'MOST_ADOPTED')
 if head[1] then
@@ -527,7 +529,7 @@ if head[1] then
   local from_us, _, numbers = unpack('<dI4c15', head[1])
   local tail = call('LRANGE', name, '-2', '-1')
   former, offset, wide, value = numbers ~= mark, head[3] + from_us, 1, {}
-  if #head > MOST_ADOPTED then -- all counts as if it had come at once with the newest
+  if #head > MOST_ADOPTED then -- all units count as if they were charged with the newest entry
     offset, head = tail[1] + from_us, {head[1], head[2], tail[1], tail[2]}
   end
   for place = 3, #head - 1, 2 do
@@ -542,19 +544,19 @@ end
 local unit_us, quota, period = unpack('<BI7I7', mark)
 
 --@ save
-kept[at] = {
+saved[at] = {
   value, offset, base, expires_s, wide, length, before, swept, from, to, skip, copied, former, kept_period, legacy,
   start, first, first_total, last, total, fetched, used, corrected,
 }
 
 --@ load
 local value, offset, base, expires_s, wide, length, before, swept, from, to, skip, copied, former, kept_period, legacy,
-  start, first, first_total, last, total, fetched, used, corrected = spread(kept[at], 1, 23)
-local held, apart = used, true
+  start, first, first_total, last, total, fetched, used, corrected = spread(saved[at], 1, 23)
+local held, separate = used, true
 --@ include sliding_log.form
 
 --@ shift
--- By how much the sums in the field `numbered` are behind, since entries in later fields were amended; see amend_moved.
+-- How much the sums in the field `numbered` lag, because entries in later fields were amended; see amend_moved.
 local shift = 0
 if corrected ~= 0 then
   local node, size, nodes = numbered + 2, 1, {}
@@ -570,17 +572,17 @@ end
 
 --@ shifted
 if shift ~= 0 then
-  local again = {}
+  local rebuilt = {}
   for at = 1, #chunk - 8, width do
     local time, sum = unpack(form, chunk, at)
-    again[#again + 1] = pack(form, time, (sum + shift) % sums)
+    rebuilt[#rebuilt + 1] = pack(form, time, (sum + shift) % sums)
   end
-  again[#again + 1] = pack('<d', (unpack('<d', chunk, #chunk - 7) + shift) % sums)
-  chunk = table.concat(again)
+  rebuilt[#rebuilt + 1] = pack('<d', (unpack('<d', chunk, #chunk - 7) + shift) % sums)
+  chunk = table.concat(rebuilt)
 end
 
 --@ amend_newest
--- The last entry of a log in one field, as mostly: what was just held.
+-- The last entry of a log in one field, the usual case: it was just held.
 local sum_before, _ = base, nil
 if length > width then _, sum_before = unpack(form, value, length - 2 * width + 1) end
 total = (total + math.max(change, -((total - sum_before) % sums))) % sums
@@ -598,19 +600,19 @@ if at < length then
   if time + offset == marked then units, rest = (sum - sum_before) % sums, at + width end
 end
 local more = math.max(change, -units)
-local again = {sub(value, 1, at)}
-if units + more > 0 then again[2] = pack(form, marked - offset, (sum_before + units + more) % sums) end
+local rebuilt = {sub(value, 1, at)}
+if units + more > 0 then rebuilt[2] = pack(form, marked - offset, (sum_before + units + more) % sums) end
 for place = rest + 1, length, width do
   local time, sum = unpack(form, value, place)
-  again[#again + 1] = pack(form, time, (sum + more) % sums)
+  rebuilt[#rebuilt + 1] = pack(form, time, (sum + more) % sums)
 end
-value, total = table.concat(again), (total + more) % sums
+value, total = table.concat(rebuilt), (total + more) % sums
 length = #value
 
 --@ amend_moved
--- An entry that was moved away. Sums that come before it change instead of those that come after it, the other way: in
--- its own field, and the base; for the fields before it, what is changed is noted in a tree (a Fenwick tree from the
--- end, so that a change is noted in few nodes, and what was changed after a field is the sum of few), see `shift`.
+-- A moved entry. Instead of the sums after it, those before it change by the opposite amount: in its own field, and the
+-- base. For the fields before it, the change is noted in a Fenwick tree from the end, so that a change is noted in few
+-- nodes, and the changes after a field are the sum of few nodes; see `shift`.
 local low, high, chunk = from, to, nil
 while low < high do
   local middle = math.floor((low + high) / 2)
@@ -633,16 +635,16 @@ else
   local time, sum = unpack(form, chunk, at + 1)
   local rest = at
   if time + offset == marked then units, rest = (sum - sum_before) % sums, at + width end
-  local more, again = math.max(change, -units), {}
+  local more, rebuilt = math.max(change, -units), {}
   if more ~= 0 then
     for place = 1, at, width do
       time, sum = unpack(form, chunk, place)
-      again[#again + 1] = pack(form, time, (sum - more) % sums)
+      rebuilt[#rebuilt + 1] = pack(form, time, (sum - more) % sums)
     end
-    again[#again + 1] = pack(form, marked - offset, (sum_before + units) % sums)
-    again[#again + 1] = sub(chunk, rest + 1, #chunk - 8)
-    again[#again + 1] = pack('<d', (before_all - more) % sums)
-    chunk = table.concat(again)
+    rebuilt[#rebuilt + 1] = pack(form, marked - offset, (sum_before + units) % sums)
+    rebuilt[#rebuilt + 1] = sub(chunk, rest + 1, #chunk - 8)
+    rebuilt[#rebuilt + 1] = pack('<d', (before_all - more) % sums)
+    chunk = table.concat(rebuilt)
     call('HSET', key, field .. ':' .. low, chunk)
     local node, size = low + 1, 1
     while node > from do
@@ -657,12 +659,12 @@ else
       --@ include sliding_log.shifted
       copies = sub(chunk, skip * width + 1, math.min((skip + COPIED) * width, #chunk - 8))
     else
-      again = {}
+      rebuilt = {}
       for place = 1, copied, width do
         time, sum = unpack(form, value, place)
-        again[#again + 1] = pack(form, time, (sum - more) % sums)
+        rebuilt[#rebuilt + 1] = pack(form, time, (sum - more) % sums)
       end
-      copies = table.concat(again)
+      copies = table.concat(rebuilt)
     end
     value = copies .. sub(value, copied + 1, length)
     length, copied = #value, #copies
@@ -670,22 +672,22 @@ else
 end
 
 --@ widen
--- Entries of fourteen bytes; of a long log all counts as if it had come at once with the newest.
-local again = {}
+-- Convert to entries of fourteen bytes; the units of a long log all count as if charged with the newest entry.
+local rebuilt = {}
 if from == to then
   for place = 1, length, width do
     local time, sum = unpack(form, value, place)
-    again[#again + 1] = pack('<I7I7', time, (sum - base) % sums)
+    rebuilt[#rebuilt + 1] = pack('<I7I7', time, (sum - base) % sums)
   end
 elseif used > 0 then
-  again[1] = pack('<I7I7', last - offset, used)
+  rebuilt[1] = pack('<I7I7', last - offset, used)
 end
-value, base, total, from, skip, copied, wide = table.concat(again), 0, used, to, 0, 0, 1
+value, base, total, from, skip, copied, wide = table.concat(rebuilt), 0, used, to, 0, 0, 1
 length = #value
 --@ include sliding_log.form_of
 
 --@ retract
--- None of the entries that are here has any units left: the newest that has some is brought back.
+-- No entry in the log's own field has any units left: put the newest moved entry with units back.
 local low, high, size = from, to - 1, length
 while low < high do
   local middle = math.floor((low + high) / 2)
@@ -711,27 +713,27 @@ if low == from then skip = 0 end
 local sum_before = low == from and base or before
 --@ include sliding_log.solid
 base, before = (base + cut) % sums, (before + cut) % sums
-value, again = copies .. text, {}
+value, rebuilt = copies .. text, {}
 for place = 1, #value, width do
-  local time, own = unpack(form, value, place)
-  again[#again + 1] = pack(form, time, (own + cut) % sums)
+  local time, entry_sum = unpack(form, value, place)
+  rebuilt[#rebuilt + 1] = pack(form, time, (entry_sum + cut) % sums)
 end
-value, copied = table.concat(again), #copies
+value, copied = table.concat(rebuilt), #copies
 length = #value
 
 --@ solid
--- A text of entries without those that have no units left.
+-- A string of entries without those that have no units left.
 local solid = {}
 for place = 1, #text, width do
-  local _, own = unpack(form, text, place)
-  if own ~= sum_before then solid[#solid + 1] = sub(text, place, place + width - 1) end
-  sum_before = own
+  local _, entry_sum = unpack(form, text, place)
+  if entry_sum ~= sum_before then solid[#solid + 1] = sub(text, place, place + width - 1) end
+  sum_before = entry_sum
 end
 text = table.concat(solid)
 
 --@ cut
--- Forget the fields from `cut_to` on, and what the tree tells of them. All sums are `cut` higher from then on.
-local cut, again = 0, nil
+-- Forget the fields from `cut_to` on, and their changes in the tree. All sums are `cut` higher from then on.
+local cut, rebuilt = 0, nil
 if corrected ~= 0 then
   local numbered = cut_to - 1
   do

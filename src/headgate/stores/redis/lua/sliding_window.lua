@@ -1,5 +1,6 @@
 -- Sliding window counter: the twin of algorithms/sliding_window.py.
--- The share of the last window is rounded down to whole units. State is (window, current, previous), nil for a key never seen.
+-- The share of the last window is rounded down to integer units.
+-- State is (window, current, previous), nil for a key never seen.
 
 --@ read
 local window, current, previous, expires_s
@@ -23,7 +24,7 @@ elseif index > window then
   window, current, previous = index, 0, 0
 elseif window - index > 2 then -- no clock steps back that far
   window = index + 1
-  if mode == HIT then -- kept: from now on it counts from this moment
+  if mode == HIT then -- stored, so that it counts from this moment on
     --@ include sliding_window.adopt
   end
 end
@@ -88,7 +89,7 @@ if former_period ~= period or former_unit_us ~= unit_us then
 end
 
 --@ counted
--- What counts of a state under the numbers that it was written under.
+-- How much of a state still counts under the numbers that it was written under.
 local former_now = math.floor(now_us / former_unit_us)
 local index = math.floor(former_now / former_period)
 if index == window + 1 then
@@ -180,10 +181,10 @@ if left > period then left, behind = period, left - period end
 local unit_us, quota, period = unpack('<BI7I7', mark)
 
 --@ save
-kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = window, current, previous, expires_s
+saved[at], saved[at + 1], saved[at + 2], saved[at + 3] = window, current, previous, expires_s
 
 --@ load
-local window, current, previous, expires_s = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
+local window, current, previous, expires_s = saved[at], saved[at + 1], saved[at + 2], saved[at + 3]
 local former = false
 --@ include sliding_window.to_come
 

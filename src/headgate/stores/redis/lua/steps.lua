@@ -1,4 +1,4 @@
--- What both shells are made of: the twin of algorithms/transition.py.
+-- The common parts of the shells: the twin of algorithms/transition.py.
 
 --@ moment
 local now_us = given_us
@@ -8,7 +8,7 @@ if now_us < 0 then
 end
 
 --@ no_state
--- What no script has written: loops over such a number might have no end.
+-- The value was not written by a script: loops over such a number might not end.
 return redis.error_reply('NOSTATE a value is none of a limit')
 
 --@ numbers
@@ -52,18 +52,18 @@ end
 if reset_after > LARGEST then reset_after = LARGEST end
 if next_after > LARGEST then next_after = LARGEST end
 
---@ not_told
--- Nothing: settlings do not tell when one more is free.
+--@ no_next
+-- Nothing: settlements do not report when one more unit is free.
 
 --@ keep
 --@ include steps.expire
 --@ include ALGORITHM.write
 
 --@ expire
--- A state is forgotten when it has become the same as none, or some time later: then the next ones need no new moment.
+-- A state expires some time after it has become equal to no state, so that the next ones need no new expiry.
 local needed_s, fresh = (now_us + reset_after) / 1000000, false
 if given_us >= 0 then
-  fresh, expires_s = true, call('TIME')[1] + 86400 -- another clock than the one by which keys expire
+  fresh, expires_s = true, call('TIME')[1] + 86400 -- keys expire by another clock
 elseif expires_s == nil or expires_s <= needed_s then
   fresh, expires_s = true, math.min(math.ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
 end
@@ -74,7 +74,7 @@ if former and mode == HIT then
 end
 
 --@ finish
--- Charge a limit where all are admitted, and measure what is left.
+-- Charge a limit that admits, where the operation is allowed, and measure what is left.
 if allowed and wait == 0 and cost ~= 0 then
   --@ include ALGORITHM.charge
   --@ include steps.measure

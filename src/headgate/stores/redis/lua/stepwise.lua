@@ -18,7 +18,7 @@ elseif now >= stepped + period then
   --@ include stepwise.step
 elseif stepped - now > math.ceil(quota / refill) * period then -- no clock steps back that far
   stepped = now
-  if mode == HIT then -- kept: from now on it counts from this moment
+  if mode == HIT then -- stored, so that it counts from this moment on
     --@ include stepwise.adopt
   end
 end
@@ -77,7 +77,7 @@ elseif now >= stepped + period then
 elseif stepped - now > math.ceil(quota / refill) * period then
   stepped = now
 end
-local steps = 0 -- none comes within a decision
+local steps = 0 -- none happens within a decision
 if not exact then steps = math.ceil(math.max(0, stepped - earliest) / period) end
 local given = math.min(quota - tokens, math.max(0, cost - refill * steps))
 tokens = tokens + given
@@ -97,9 +97,9 @@ marked, missing_then = stepped, quota - tokens
 --@ include token_bucket.refunds
 
 --@ settle
--- Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
--- least: of what was missing then, what no step since has brought, and was not given back either. A charge that is undone
--- alone is as if it had never been, as in a token bucket.
+-- Missing tokens are charged now. Of unused ones, only those are returned that cannot have been refilled since the
+-- hold: the tokens that were missing then, minus what the steps since have refilled and what was given back. A charge
+-- that is undone before any other change is as if it had never been, as in a token bucket.
 if change > 0 then
   tokens = tokens - change
 else
@@ -132,10 +132,10 @@ end
 local unit_us, quota, period, refill = unpack('<BI7I7I7', mark)
 
 --@ save
-kept[at], kept[at + 1], kept[at + 2] = tokens, stepped, expires_s
+saved[at], saved[at + 1], saved[at + 2] = tokens, stepped, expires_s
 
 --@ load
-local tokens, stepped, expires_s = kept[at], kept[at + 1], kept[at + 2]
+local tokens, stepped, expires_s = saved[at], saved[at + 1], saved[at + 2]
 local former = false
 
 --@ begin

@@ -2,7 +2,7 @@
 -- State is (units, updated), nil for a key never seen, which is a full bucket.
 
 --@ read
--- What is not there is read as nothing, whose numbers are no limit's.
+-- A missing state is read as zeros, whose numbers are not those of any limit.
 --@ include hash_io.fetch
 local units, updated, expires_s, written = unpack('<ddI4c22', value or NOTHING)
 local full, former = quota * period, false
@@ -12,8 +12,8 @@ if written ~= mark then
 end
 
 --@ brief
--- Nearly every call: the clock went on. What the steps below come to, in one. The new state tells all that is asked,
--- so it is the reply; of a bucket that has too few, the units that are there.
+-- Nearly every call, where the clock has advanced: this section combines the steps below. The new state says
+-- everything, so it is the reply; for a bucket with too few units, the reply is its units.
 if written == mark and now > updated and unit_us == 1 and mode == HIT and cost ~= 0 then
   local left = units + refill * (now - updated)
   if left > full then left = full end
@@ -32,7 +32,7 @@ elseif now > updated then
   if units > full then units = full end
 elseif updated - now > math.ceil(full / refill) then -- no clock steps back that far
   updated = now
-  if mode == HIT then -- kept: from now on it counts from this moment
+  if mode == HIT then -- stored, so that it counts from this moment on
     --@ include token_bucket.adopt
   end
 end
@@ -99,11 +99,11 @@ else
 end
 
 --@ give_back
-local passed = 0 -- none flows back within a decision
+local passed = 0 -- nothing is refilled within a decision
 if not exact then passed = math.max(now, updated) - earliest end
 local given = math.min(full - units, math.max(0, cost * period - refill * passed))
 units = units + given
--- What is taken back within a decision before anything else was charged is as if it had never been.
+-- A charge that is undone within a decision, before any other charge, is as if it had never been.
 local alone = exact and unit_us == 1 and updated == earliest
 if given > 0 and not alone and call('HGET', key, '+') then
   local times, refunds = 0, 0
@@ -121,9 +121,10 @@ marked, missing_then = updated, full - units
 --@ include token_bucket.refunds
 
 --@ settle
--- Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
--- least: of what was missing then, what has not flowed in since, and was not given back either. A charge that is undone
--- before anything else was charged or given back is as if it had never been: other holds have nothing to note.
+-- Missing units are charged now. Of unused ones, only those are returned that cannot have been refilled since the hold:
+-- the units that were missing then, minus what was refilled since and what was given back. A charge that is undone
+-- before anything else was charged or given back is as if it had never been: no refund has to be recorded for other
+-- holds.
 if change > 0 then
   units = units - change * period
 else
@@ -158,14 +159,14 @@ end
 local unit_us, quota, period, refill = unpack('<BI7I7I7', mark)
 
 --@ save
-kept[at], kept[at + 1], kept[at + 2] = units, updated, expires_s
+saved[at], saved[at + 1], saved[at + 2] = units, updated, expires_s
 
 --@ load
-local units, updated, expires_s = kept[at], kept[at + 1], kept[at + 2]
+local units, updated, expires_s = saved[at], saved[at + 1], saved[at + 2]
 local full, former = quota * period, false
 
 --@ refunds
--- What was given back while holds of the key are remembered: so many times LARGEST, and the rest.
+-- The units given back while holds of the key are remembered: a multiple of LARGEST, and the rest.
 --@ include hash_io.fetch_refunds
 if refunded then times, refunds = unpack('<dd', refunded) end
 

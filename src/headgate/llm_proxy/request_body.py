@@ -1,4 +1,4 @@
-"""Reads the body of a request."""
+"""The body of a request, read within bounds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.refused import Refused, refused
 
 
-async def sent_body(request: web.BaseRequest, family: Family, options: ProxyOptions) -> bytes:
-    """Read the body; raises Refused. One that is too long is refused before it is read where its length is declared."""
+async def read_request_body(request: web.BaseRequest, family: Family, options: ProxyOptions) -> bytes:
+    """Read the body; raises Refused. Where the length is declared, a body that is too long is refused unread."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise refused(family, Problem.BAD_BODY, "The body is compressed: send it without content-encoding.")
     if (request.content_length or 0) > options.most_body_bytes:
         raise _too_large(family, options.most_body_bytes)
     if request.content.is_eof():  # received together with the head, as short ones are
-        whole = request.content.read_nowait()
-        if len(whole) > options.most_body_bytes:
+        body = request.content.read_nowait()
+        if len(body) > options.most_body_bytes:
             raise _too_large(family, options.most_body_bytes)
-        return whole
+        return body
     raw = bytearray()
     try:
         async with asyncio.timeout(options.body_s):

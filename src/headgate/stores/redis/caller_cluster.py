@@ -1,4 +1,4 @@
-"""A Cluster asked through a client of the caller's own, in either colour: each of its servers counts for itself."""
+"""A Cluster behind a client that the caller made, in either colour: each server's failures are counted apart."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headgate.stores.redis.slot_map import ELSEWHERE, LOST
 from headgate.stores.redis.url import Address
 
 
-class OwnCluster:
-    """Which server a client of redis-py asks, as far as it knows, and which servers do not answer.
+class CallerCluster:
+    """Which server a client of redis-py calls, as far as it knows, and which servers do not answer.
 
-    The client finds out by itself where the slots are. Where no server of it answers, no single one is told.
+    The client finds out by itself where the slots are. Where none of its servers answers, no single one is reported.
     """
 
     def __init__(self, client: Any, shown: str, silent: SilentServers) -> None:
@@ -25,18 +25,18 @@ class OwnCluster:
         self._silent = silent
 
     @contextmanager
-    def asking(self, key: bytes | None) -> Iterator[None]:
-        """While the server that has a key is asked; raises StoreUnavailable where it is not to be asked now."""
+    def watching(self, key: bytes | None) -> Iterator[None]:
+        """Record whether the server of a key answers; raises StoreUnavailable where it is not to be called now."""
         silent = self._silent
         if silent.failures and (address := self._server_of(key)) is not None:
             silent.check(address, self._shown)
         try:
             yield
         except (*LOST, exceptions.ResponseError) as error:
-            asked = self._server_asked(error) or self._server_of(key)
-            if asked is None or isinstance(error, ELSEWHERE):
+            server = self._last_server(error) or self._server_of(key)
+            if server is None or isinstance(error, ELSEWHERE):
                 raise
-            silent.blame(error, asked, self._shown)
+            silent.raise_for(error, server, self._shown)
         else:
             if silent.failures and (address := self._server_of(key)) is not None:
                 silent.answered(address)
@@ -46,13 +46,13 @@ class OwnCluster:
             return None
         try:
             node = self._client.get_node_from_key(key)
-        except exceptions.RedisClusterException:  # it does not know yet
+        except exceptions.RedisClusterException:  # the client does not know yet
             return None
         return Address(node.host, node.port)
 
     @staticmethod
-    def _server_asked(error: Exception) -> Address | None:
-        """The server that was asked last: a client may have asked another one than it knew of before."""
-        asked = getattr(error, "connection", None)
-        host, port = getattr(asked, "host", None), getattr(asked, "port", None)
+    def _last_server(error: Exception) -> Address | None:
+        """The server of the failed call, which may be another one than the client knew of before."""
+        connection = getattr(error, "connection", None)
+        host, port = getattr(connection, "host", None), getattr(connection, "port", None)
         return Address(host, port) if isinstance(host, str) and isinstance(port, int) else None

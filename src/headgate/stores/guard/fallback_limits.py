@@ -1,7 +1,7 @@
-"""Limits of a store that fails in parts, such as a shared zone: where it does not answer, what was written decides.
+"""Limits of a store that fails in parts, such as a shared zone: where it fails, the configured choice decides.
 
-Holds that are made in its place are settled in this process, and settlements that cannot reach it wait, as they do for
-a store behind a guard.
+Holds that are made in its place are settled in this process, and settlements that cannot reach it are kept, as for a
+store behind a guard.
 """
 
 from __future__ import annotations
@@ -20,31 +20,27 @@ from headgate.operation import Operation, Receipt
 from headgate.stores.guard.breaker import CLOSED, Breaker
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Fallback
 from headgate.stores.guard.holds import GuardedHolds
-from headgate.stores.guard.kept import Commit, KeptSettlements
 from headgate.stores.guard.local_holds import LocalHolds
+from headgate.stores.guard.pending_settlements import Committer, PendingSettlements
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, Decisions, paired_costs
 from headgate.stores.python_table import PythonDecisions
 
 
-class Rescue:
-    """What all limits of one store have in common where it fails: states and holds here, and settlements that wait.
+class FallbackState:
+    """What all limits of one store share for its failures: local states and holds, and pending settlements."""
 
-    `settles` gives what settles any hold on the store itself, for limits on a clock.
-    """
-
-    def __init__(self, shown: str, settles: Commit) -> None:
+    def __init__(self, shown: str, committer: Committer) -> None:
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS, max_holds=MAX_LOCAL_KEYS)
         self.holds = LocalHolds()
-        self.kept = KeptSettlements(shown, settles, settles, _nothing)
+        self.pending_settlements = PendingSettlements(shown, committer, committer, _do_nothing)
 
 
-class RescuedLimits:
-    """Limits of a store that answers at once or not at all, such as a shared zone: where it fails, what was written.
+class FallbackLimits:
+    """Limits of a store that answers at once or not at all, such as a shared zone, with a fallback for its failures.
 
-    One part of such a store may fail while all others answer, so it is asked each time, and knows by itself which
-    parts it need not wait for. `breaker` tells the log that some fail, and asks for them in the background until
-    all answer.
+    One part of such a store may fail while all others answer, so every request tries it first; the store itself knows
+    which parts it need not wait for. `breaker` logs that some fail, and probes them in the background until all answer.
     """
 
     def __init__(
@@ -53,7 +49,7 @@ class RescuedLimits:
         fallback: Fallback,
         breaker: Breaker,
         probe: Callable[[], object],
-        rescue: Rescue | None = None,
+        state: FallbackState | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.bound = bound
@@ -65,9 +61,15 @@ class RescuedLimits:
         self._fallback = fallback
         self._breaker = breaker
         self._probe = probe
-        self._rescue = rescue or Rescue(breaker.shown, lambda _: bound.commit)
+        self._state = state or FallbackState(breaker.shown, lambda _: bound.commit)
         self._holds = GuardedHolds(
-            _EachTime(self._failed), bound, fallback, self._rescue.holds, self._rescue.kept, _NoRefusals(), clock
+            _AlwaysTry(self._failed),
+            bound,
+            fallback,
+            self._state.holds,
+            self._state.pending_settlements,
+            _NoRefusals(),
+            clock,
         )
 
     @property
@@ -92,28 +94,28 @@ class RescuedLimits:
             self._failed(error)
 
     def hit(self, key: Key, cost: Cost = 1) -> Decision:
-        own = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
-        return self.decide(Operation((key,) * self._groups, (own,) * self._groups))
+        units = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
+        return self.decide(Operation((key,) * self._groups, (units,) * self._groups))
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
-        own = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
-        return self.decide(Operation((key,) * self._groups, (own,) * self._groups, commit=False))
+        units = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
+        return self.decide(Operation((key,) * self._groups, (units,) * self._groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
-        every = list(keys)
-        each = paired_costs(len(every), costs)
+        all_keys = list(keys)
+        all_costs = paired_costs(len(all_keys), costs)
         try:
-            return self.bound.hit_many(every, each)
+            return self.bound.hit_many(all_keys, all_costs)
         except StoreError as error:
             self._failed(error)
-        pairs = zip(every, each, strict=True)
+        pairs = zip(all_keys, all_costs, strict=True)
         return PythonDecisions(
             self._fallback.decide(Operation((key,) * self._groups, (cost,) * self._groups)) for key, cost in pairs
         )
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        here = self._fallback.reset(keys)
-        return self.bound.reset(keys) or here
+        found_locally = self._fallback.reset(keys)
+        return self.bound.reset(keys) or found_locally
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
         try:
@@ -123,13 +125,13 @@ class RescuedLimits:
         return self._fallback.read(keys, now_us)
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
-        return drive(self._holds.reserving(operation, hold, _nothing))
+        return drive(self._holds.reserving(operation, hold, _do_nothing))
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        return drive(self._holds.committing(whole_id, actuals, now_us, self._rescue.kept.send_in_thread))
+        return drive(self._holds.committing(whole_id, actuals, now_us, self._state.pending_settlements.send_in_thread))
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
-        return drive(self._holds.extending(whole_id, lease_us, more, now_us, _nothing))
+        return drive(self._holds.extending(whole_id, lease_us, more, now_us, _do_nothing))
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         return self.bound.id_of(key, name)
@@ -139,26 +141,26 @@ class RescuedLimits:
         self._breaker.probe_in_thread(self._probe)
 
 
-class _EachTime:
-    """Asks the store each time: one part of it may fail while all others answer."""
+class _AlwaysTry:
+    """Access that is always allowed: one part of the store may fail while all others answer."""
 
     state = CLOSED
 
-    def __init__(self, told: Callable[[Exception], None]) -> None:
-        self._told = told
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        self._on_failure = on_failure
 
     def failed(self, error: Exception) -> None:
-        self._told(error)
+        self._on_failure(error)
 
     def lets_through(self) -> bool:
         return True
 
     def succeeded(self) -> None:
-        """Nothing is noted: another part may fail still."""
+        """Record nothing: another part may still fail."""
 
 
 class _NoRefusals:
-    """A store that answers at once has no refusals that are remembered."""
+    """The remembered refusals of a store that answers at once: there are none."""
 
     def charged(self, keys: tuple[Key, ...]) -> None: ...
     def held(self, whole_id: str, keys: tuple[Key, ...]) -> None: ...
@@ -166,5 +168,5 @@ class _NoRefusals:
     def extended(self) -> None: ...
 
 
-def _nothing(*_: object) -> None:
-    """What follows an outage is seen to where it is noted."""
+def _do_nothing(*_: object) -> None:
+    """Do nothing: `FallbackLimits._failed` starts the probes of an outage."""

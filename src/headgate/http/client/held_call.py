@@ -1,4 +1,4 @@
-"""Places in flight that a call holds: from its turn until its response is closed, or was read to its end."""
+"""The place in flight that a call holds: from its turn until its response is closed, or was read to its end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headgate.collector import in_collector
 from headgate.costs import Cost
 from headgate.drive import answered_in_any_case, drive, drive_async
 from headgate.errors import StoreError
-from headgate.http.server.held import HeldRequest
+from headgate.http.server.held_request import HeldRequest
 from headgate.limits import Limit
 
 log = logging.getLogger("headgate")
 
 
 class HeldCall:
-    """What one attempt of a call holds; it is freed once, and where it is dropped, as a dropped request is."""
+    """The hold of one attempt of a call; it is freed once, or when it is dropped, like that of a dropped request."""
 
     __slots__ = ("_asynchronous", "_held")
 
@@ -26,16 +26,16 @@ class HeldCall:
         self._asynchronous = asynchronous
 
     def free(self, actual: Cost | None = None) -> Any:
-        """Settle it with what counts, None for as much as is held; to be awaited where the limiter is."""
+        """Settle it with the actual cost, None for as much as is held; awaitable where the limiter is asynchronous."""
         return answered_in_any_case(self._free_async(actual)) if self._asynchronous else self._free(actual)
 
     def free_soon(self) -> None:
-        """`free` on the event loop of the call, from any thread: what is dropped is settled there."""
+        """`free` on the event loop of the call, from any thread: a dropped hold is settled there."""
         self._held = None
 
     def _free(self, actual: Cost | None) -> None:
         held, self._held = self._held, None
-        if held is not None and not in_collector():  # else it is dropped here, and settled as what is dropped
+        if held is not None and not in_collector():  # in the collector it is only dropped, and settled as dropped holds
             try:
                 drive(held.free(actual))
             except StoreError as error:
@@ -51,5 +51,5 @@ class HeldCall:
 
 
 def holds(limits: Iterable[Limit]) -> bool:
-    """Whether some of a client's limits count what is in flight."""
+    """Whether some of a client's limits count calls in flight."""
     return not all(limit.is_rate for limit in limits)

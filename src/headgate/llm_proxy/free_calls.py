@@ -1,4 +1,4 @@
-"""Calls that cost nothing, passed on as they are: lists of models, and counts of tokens."""
+"""Calls that cost nothing, which are passed on unchanged: lists of models, and counts of tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def pass_on(
     query: str,
     body: bytes | None,
 ) -> None:
-    """Pass a call on to the first provider that serves it and can be reached, and answer the client."""
+    """Pass a call on to the first reachable provider that serves it, and answer the client."""
     serving = parts.pool.serving(dialect, model)
     ready, wait_us = parts.pool.ready(serving, model)
     refused: Answer | None = None
@@ -35,7 +35,7 @@ async def pass_on(
                     continue
                 is_refused = response.status >= REFUSES
                 fields = headers_of_refusal(response) if is_refused else headers_to_answer(response.headers, [])
-                await client.whole(response.status, fields, await response.read_whole(_MOST_BYTES))
+                await client.write_complete(response.status, fields, await response.read_body(_MOST_BYTES))
         except NotReached:
             parts.pool.note_unreachable(state)
         except (Lost, OSError):

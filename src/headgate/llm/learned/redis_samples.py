@@ -1,7 +1,7 @@
-"""What all processes learned, on a Redis or Valkey: a hash for each series, by one call of one script each.
+"""The samples of all processes, on a Redis or Valkey: a hash for each series, merged by one call of one script.
 
-A series is kept for a month after it last changed; one of few samples, of which keys that clients make up have any
-number, for a day.
+A series is kept for a month after its last change; one of few samples for a day, as clients that invent keys cause
+any number of these.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from headgate.errors import StoreError
 from headgate.llm.learned.samples import FEWEST, MOST
-from headgate.llm.learned.shared import DOUBT_S, Addition
+from headgate.llm.learned.shared import GIVE_UP_AFTER_S, Addition
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.store import RedisStore
 
-_AT_ONCE = 25
-"""Series in one write, so that no other client waits long."""
+_SERIES_PER_WRITE = 25
+"""The most series in one write, so that no other client waits long."""
 
 _DAY_S = 86_400
 _MONTH_S = 30 * _DAY_S
@@ -42,11 +42,11 @@ if #ARGV > 2 and redis.call('GET', added) ~= ARGV[1] then
     table.sort(ended)
     table.sort(cut, function(one, other) return one > other end)
     for _, buckets in ipairs({{ended, cut}}) do
-      local left = 0
+      local remainder = 0
       for _, bucket in ipairs(buckets) do
-        left = left + counts[bucket]
-        local half = math.floor(left / 2)
-        left = left - 2 * half
+        remainder = remainder + counts[bucket]
+        local half = math.floor(remainder / 2)
+        remainder = remainder - 2 * half
         if half > 0 then
           redis.call('HSET', name, string.format('%.0f', bucket), string.format('%.0f', half))
         else
@@ -74,14 +74,14 @@ class RedisSamples:
     def merge(self, process: str, number: int, additions: list[Addition]) -> list[dict[int, int]]:
         calls = [self._call(process, number, *addition) for addition in additions]
         replies: list[Any] = []
-        for start in range(0, len(calls), _AT_ONCE):
-            replies += self._link.run_all(calls[start : start + _AT_ONCE])
+        for start in range(0, len(calls), _SERIES_PER_WRITE):
+            replies += self._link.run_all(calls[start : start + _SERIES_PER_WRITE])
         return list(map(_counts, replies))
 
-    def _call(self, process: str, number: int, name: str, more: dict[int, int]) -> ScriptCall:
+    def _call(self, process: str, number: int, name: str, added_counts: dict[int, int]) -> ScriptCall:
         key = f"{self._prefix}:{{learned:{name}}}:"
-        arguments = [b"%d" % number, b"%d" % (2 * DOUBT_S)]
-        for bucket, count in more.items():
+        arguments = [b"%d" % number, b"%d" % (2 * GIVE_UP_AFTER_S)]
+        for bucket, count in added_counts.items():
             arguments += [b"%d" % bucket, b"%d" % count]
         return ScriptCall(_script(), [f"{key}samples".encode(), f"{key}{process}".encode()], arguments)
 
@@ -93,7 +93,7 @@ def _script() -> Script:
 
 def _counts(reply: Any) -> dict[int, int]:
     try:
-        words = [int(word) for word in reply]
-        return dict(zip(words[::2], words[1::2], strict=True))
+        numbers = [int(number) for number in reply]
+        return dict(zip(numbers[::2], numbers[1::2], strict=True))
     except (TypeError, ValueError) as error:
-        raise StoreError("what was learned of a model is not what this version wrote there") from error
+        raise StoreError("the learned samples of a model are not in the format of this version") from error

@@ -1,4 +1,4 @@
-"""What is asked of the service in laws: gateways and bodies, whose clients may try anything."""
+"""Requests to the service for laws: of gateways and with bodies, whose clients may send anything."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PEERS = ["127.0.0.1", "10.0.0.1", "192.0.2.7", "203.0.113.9", "::1", "2001:db8::
 RULESETS = ["default", "default", "default", "some", "none", "d%65fault"]
 
 
-class Asked(NamedTuple):
-    """A request to the service, and how long after the one before it comes."""
+class TimedRequest(NamedTuple):
+    """A request to the service, and the time since the previous one."""
 
     request: ServiceRequest
     wait_us: int
@@ -25,11 +25,11 @@ class Asked(NamedTuple):
 
 @st.composite
 def forwarded(draw: st.DrawFn) -> ServiceRequest:
-    """What a gateway asks, whose client may try anything that can be sent in a header field."""
+    """A request of a gateway, whose client may send anything that a header field can contain."""
     original = draw(requests())
     target = original.path if original.path.startswith("/") else "/x"
-    fields: list[tuple[str, str]] = [*_lines(original), ("host", original.host)]
-    said = draw(
+    fields: list[tuple[str, str]] = [*_header_lines(original), ("host", original.host)]
+    forwarded_fields = draw(
         st.lists(
             st.sampled_from(
                 [
@@ -51,18 +51,18 @@ def forwarded(draw: st.DrawFn) -> ServiceRequest:
         )
     )
     place = draw(st.sampled_from(["/check", "/check", "/check-403"]))
-    rest = draw(st.sampled_from(["", "/", target.partition("?")[0].partition("#")[0].replace("\t", "")]))
+    suffix = draw(st.sampled_from(["", "/", target.partition("?")[0].partition("#")[0].replace("\t", "")]))
     encoding = draw(st.sampled_from(["utf-8", "latin-1"]))
     headers = [
         (name.lower().encode(), value.encode(encoding, "replace").strip(b" \t"))
-        for name, value in [*fields, *said]
+        for name, value in [*fields, *forwarded_fields]
         if all((character >= " " and character != "\x7f") or character == "\t" for character in value)
     ]
-    path = f"{place}/{draw(st.sampled_from(RULESETS))}{rest}".encode("utf-8", "replace").decode("latin-1")
+    path = f"{place}/{draw(st.sampled_from(RULESETS))}{suffix}".encode("utf-8", "replace").decode("latin-1")
     return ServiceRequest(draw(st.sampled_from(["GET", "POST"])), path, headers, draw(st.sampled_from(PEERS)))
 
 
-def _lines(request: Request) -> list[tuple[str, str]]:
+def _header_lines(request: Request) -> list[tuple[str, str]]:
     """The lines of a request's headers as they were sent."""
     lines = []
     for name, value in request.headers.items():
@@ -77,15 +77,15 @@ COSTS = [
 
 
 def named_ruleset() -> st.SearchStrategy[dict[str, Any]]:
-    """The ruleset that a body names, if it does, and here and there something that is none."""
-    odd = st.sampled_from(["none", "", "Default", 1, None, ["default"], "\ud800", "é" * 8193])
+    """The ruleset of a body, if it names one; sometimes an invalid value."""
+    invalid = st.sampled_from(["none", "", "Default", 1, None, ["default"], "\ud800", "é" * 8193])
     names = st.sampled_from(["default", "some", "some"])
-    return st.just({}) | st.fixed_dictionaries({"ruleset": names | names | odd})
+    return st.just({}) | st.fixed_dictionaries({"ruleset": names | names | invalid})
 
 
 @st.composite
 def entries_body(draw: st.DrawFn) -> dict[str, Any]:
-    """One descriptor as a body describes it, and here and there something that is none."""
+    """A descriptor in a body; sometimes an invalid one."""
     entries: list[Any] = [{"key": key, "value": value} for key, value in draw(descriptors()).entries]
     request: dict[str, Any] = {"entries": entries}
     if not draw(st.integers(0, 5)):
@@ -107,13 +107,13 @@ def entries_body(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def request_body(draw: st.DrawFn) -> dict[str, Any]:
-    """One request as a body describes it, and here and there something that is none."""
+    """A request in a body; sometimes an invalid one."""
     original = draw(requests())
     headers: dict[str, Any] = {}
-    for name, value in _lines(original):
+    for name, value in _header_lines(original):
         spelled = draw(st.sampled_from([name, name, name.title(), name.replace("-", "_")]))
-        known = headers.get(spelled)
-        headers[spelled] = value if known is None else [*(known if isinstance(known, list) else [known]), value]
+        earlier = headers.get(spelled)
+        headers[spelled] = value if earlier is None else [*(earlier if isinstance(earlier, list) else [earlier]), value]
     fields: dict[str, Any] = {
         "method": original.method,
         "path": original.path if draw(st.integers(0, 9)) else "api",
@@ -122,17 +122,17 @@ def request_body(draw: st.DrawFn) -> dict[str, Any]:
         "host": original.host,
     }
     if not draw(st.integers(0, 5)):
-        odd: list[tuple[str, Any]] = [
+        invalid: list[tuple[str, Any]] = [
             ("headers", {"A": 1}),
             ("headers", []),
             ("method", None),
             ("extra", 1),
             ("path", "/" + "é" * 8191),
         ]
-        name, value = draw(st.sampled_from(odd))
+        name, value = draw(st.sampled_from(invalid))
         fields[name] = value
-    kept = draw(st.lists(st.sampled_from([*fields]), unique=True, min_size=3)) if draw(st.booleans()) else [*fields]
-    body: dict[str, Any] = {"request": {name: fields[name] for name in kept}}
+    names = draw(st.lists(st.sampled_from([*fields]), unique=True, min_size=3)) if draw(st.booleans()) else [*fields]
+    body: dict[str, Any] = {"request": {name: fields[name] for name in names}}
     if draw(st.booleans()):
         body["cost"] = draw(st.sampled_from(COSTS[:4]) | st.sampled_from(COSTS))
     return body | draw(named_ruleset())
@@ -158,7 +158,7 @@ def described(draw: st.DrawFn) -> ServiceRequest:
     return ServiceRequest("POST", "/v1/check", [], "127.0.0.1", body)
 
 
-ASKED = st.builds(Asked, forwarded() | forwarded() | described(), st.integers(0, 40_000_000))
+TIMED_REQUESTS = st.builds(TimedRequest, forwarded() | forwarded() | described(), st.integers(0, 40_000_000))
 
 
 def decisions_of(service: Service) -> dict[tuple[str, str], float]:

@@ -1,4 +1,4 @@
-"""Applications of Starlette and FastAPI, asked without a server; and which scopes requests were counted under."""
+"""Requests to applications of Starlette and FastAPI without a server, and the scopes that counted them."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from headgate.integrations import fastapi
 from headgate.integrations.starlette import limits
 from headgate.integrations.starlette.places import places
 
-HOW = ("natively", "step by step")
-"""How a limit is asked: in one native call where that can be, or never so."""
+CALL_STYLES = ("natively", "step by step")
+"""How a limit is called: in one native call where that is possible, or never."""
 
 
-def options_of(how: str) -> dict[str, Any]:
-    """What has limits asked in this way."""
-    return {} if how == "natively" else {"exempt": lambda request: False}
+def options_of(style: str) -> dict[str, Any]:
+    """Options for which limits are called in this way."""
+    return {} if style == "natively" else {"exempt": lambda request: False}
 
 
-def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list to which the template of each request is added that is judged from now on."""
+def record_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that gets the template of each request that is decided from now on."""
     scopes: list[str] = []
     judge = ScopeExchange.judge_route
 
-    def judge_and_note(
-        exchange: ScopeExchange, enforcer: Enforcer, scope: Any, kind: Any, template: str, *more: Any, **own: Any
+    def judge_and_record(
+        exchange: ScopeExchange, enforcer: Enforcer, scope: Any, kind: Any, template: str, *more: Any, **options: Any
     ) -> Any:
         scopes.append(template)
-        return judge(exchange, enforcer, scope, kind, template, *more, **own)
+        return judge(exchange, enforcer, scope, kind, template, *more, **options)
 
-    monkeypatch.setattr(ScopeExchange, "judge_route", judge_and_note)
+    monkeypatch.setattr(ScopeExchange, "judge_route", judge_and_record)
 
-    def noting(*told: Any, **own: Any) -> Any:
-        return _Noting(places(*told, **own), scopes)
+    def recording_places(*arguments: Any, **options: Any) -> Any:
+        return _RecordingPlaces(places(*arguments, **options), scopes)
 
     for module in (fastapi, limits):
-        monkeypatch.setattr(module, "places", noting)
+        monkeypatch.setattr(module, "places", recording_places)
     return scopes
 
 
-class _Noting:
-    """Places that note what is decided at them natively, before there is an exchange."""
+class _RecordingPlaces:
+    """Places that record native decisions, for which there is no exchange."""
 
-    def __init__(self, own: Any, scopes: list[str]) -> None:
-        self.of = own.of
-        self._own = own
+    def __init__(self, wrapped: Any, scopes: list[str]) -> None:
+        self.of = wrapped.of
+        self._wrapped = wrapped
         self._scopes = scopes
 
     def decide(self, scope: Any) -> Any:
-        asked = self._own.decide(scope)
-        if RoutePassed is not None and type(asked) is RoutePassed:
-            self._scopes.append(asked.place.template)
-        return asked
+        outcome = self._wrapped.decide(scope)
+        if RoutePassed is not None and type(outcome) is RoutePassed:
+            self._scopes.append(outcome.place.template)
+        return outcome
 
 
 def ask(
     app: Any, path: str = "/", method: str = "GET", *, client: str = "203.0.113.9", root_path: str = "", **options: Any
 ) -> httpx.Response:
-    """One request; an exception that nobody handles is a 500."""
+    """The response to one request; an unhandled exception is a 500."""
 
-    async def asked() -> httpx.Response:
+    async def run() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=(client, 1234), root_path=root_path, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
             return await session.request(method, path, **options)
 
-    return asyncio.run(asked())
+    return asyncio.run(run())
 
 
 def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
@@ -77,7 +77,7 @@ def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
 
 
 def drive(app: Any, path: str, kind: str = "http", **more: Any) -> list[dict[str, Any]]:
-    """The messages that an application sends, as they are."""
+    """The messages that an application sends, unchanged."""
     scope = {
         "type": kind, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
         "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",

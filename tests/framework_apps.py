@@ -1,4 +1,4 @@
-"""Applications of each framework under a limit of one request a minute, asked without a server."""
+"""Applications of each framework under a limit of one request a minute, called without a server."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below need its settings
 
 # isort: split
 
@@ -38,7 +38,7 @@ MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 
 
 def once(**more: Any) -> dict[str, Any]:
-    """Options of a limit of one request a minute, on a clock that stands."""
+    """Options of a limit of one request a minute, on a clock that does not advance."""
     return {"limits": "1/minute", "clock": ManualClock(), **more}
 
 
@@ -78,8 +78,10 @@ def ask_aiohttp(limited: Any, clients: Clients) -> list[httpx.Response]:
         app.router.add_get("/", read_in_aiohttp if isinstance(limited, list) else limited)
         async with TestClient(TestServer(app)) as session:
             for _ in clients:
-                async with session.get("/") as got:
-                    answers.append(httpx.Response(got.status, headers=[*got.headers.items()], text=await got.text()))
+                async with session.get("/") as reply:
+                    answers.append(
+                        httpx.Response(reply.status, headers=[*reply.headers.items()], text=await reply.text())
+                    )
         return answers
 
     return asyncio.run(run())
@@ -94,17 +96,17 @@ async def read_later_in_django(request: HttpRequest) -> HttpResponse:
 
 
 def ask_django(
-    view: Any, clients: Clients, *, kind: str = "wsgi", not_found: Any = page_not_found, **told: Any
+    view: Any, clients: Clients, *, kind: str = "wsgi", not_found: Any = page_not_found, **settings: Any
 ) -> list[httpx.Response]:
     class Urls:
         urlpatterns = [path("", view)]  # noqa: RUF012 - as Django has it
         handler404 = staticmethod(not_found)
 
     caches["default"].clear()
-    with override_settings(ROOT_URLCONF=Urls, **({"MIDDLEWARE": [], "HEADGATE": {}} | told)):
+    with override_settings(ROOT_URLCONF=Urls, **({"MIDDLEWARE": [], "HEADGATE": {}} | settings)):
         return ask_wsgi(WSGIHandler(), clients) if kind == "wsgi" else ask_asgi(ASGIHandler(), clients)
 
 
-def cache_fields(answer: httpx.Response) -> Fields:
-    named = [(name.lower(), value) for name, value in answer.headers.multi_items()]
+def cache_fields(response: httpx.Response) -> Fields:
+    named = [(name.lower(), value) for name, value in response.headers.multi_items()]
     return [field for field in named if field[0] in ("cache-control", "expires")]

@@ -1,4 +1,4 @@
-"""The event that a thread in line waits for."""
+"""The signal that wakes a thread in line."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import threading
 from contextlib import suppress
 
 
-class Bell:
-    """An event that one thread waits for.
+class WakeSignal:
+    """A signal that one thread waits for.
 
     Its lock is the interpreter's own: a signal handler that raises never leaves it half acquired. It may do so with a
     `threading.Event`, whose methods are written in Python.
     """
 
-    __slots__ = ("_silent",)
+    __slots__ = ("_unset",)
 
     def __init__(self) -> None:
-        self._silent = threading.Lock()
-        self._silent.acquire()
+        self._unset = threading.Lock()
+        self._unset.acquire()
 
     def set(self) -> None:
         """Wake the thread, now or as soon as it waits."""
         with suppress(RuntimeError):  # it was set already
-            self._silent.release()
+            self._unset.release()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until it is set, for at most `seconds`, None for ever."""
-        self._silent.acquire(timeout=-1 if seconds is None else seconds)
+        """Wait until the signal is set, for at most `seconds`, None for ever."""
+        self._unset.acquire(timeout=-1 if seconds is None else seconds)

@@ -1,4 +1,4 @@
-"""The key that a request carries, and the request as a policy's conditions see it."""
+"""The key of a request, and the request in the form that a policy's conditions read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.policy.request import Request
 _SECRET_HEADERS = ("authorization", "x-api-key")
 
 
-def sent_key(request: web.BaseRequest) -> str | None:
+def key_of(request: web.BaseRequest) -> str | None:
     """The key of a request, from `Authorization: Bearer` or `x-api-key`; None without one, and for several."""
     bearers = request.headers.getall("authorization", [])
     keys = {value.partition(" ")[2].strip() for value in bearers if value[:7].lower() == "bearer "}
@@ -21,7 +21,7 @@ def sent_key(request: web.BaseRequest) -> str | None:
 
 
 def subject_of(request: web.BaseRequest) -> Request:
-    """The request as a policy's conditions see it."""
+    """The request in the form that a policy's conditions read."""
     return Request(
         request.method,
         request.raw_path,

@@ -1,7 +1,7 @@
-"""Requests that are held while they are in flight: leases go on by themselves, and each is freed once, at its end.
+"""Holds of requests in flight: their leases are extended automatically, and each is freed once, when its request ends.
 
-A hold belongs to its request: where a request is dropped and nothing ends it, as by a server that fails while it sends
-a response, its hold is settled as held.
+A hold belongs to its request: if a request is dropped and nothing ends it, as when a server fails while it sends a
+response, its hold is settled as held.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from headgate.reservation import AsyncReservation
 
 log = logging.getLogger("headgate")
 NEEDS_ASYNCIO = (
-    "to hold requests while they are in flight, to let them wait in line and to ask a Redis need asyncio: choose the"
-    " server's worker for asyncio (hypercorn: --worker-class asyncio)"
+    "holding requests in flight, letting them wait in line and using Redis need asyncio: choose the server's worker for"
+    " asyncio (hypercorn: --worker-class asyncio)"
 )
-"""What `check_asyncio` says where a server runs on another event loop."""
+"""The message of `check_asyncio` where a server runs on another event loop."""
 
-_GONE = Extension("unknown", (), None)
+_UNKNOWN_HOLD = Extension("unknown", (), None)
 
 
 class HeldRequest:
-    """A reservation of a request, whose lease goes on until the request ends, or is dropped."""
+    """The reservation of a request, whose lease is extended until the request ends, or is dropped."""
 
     __slots__ = ("__weakref__", "_asynchronous", "_beat", "reservation")
 
@@ -42,26 +42,26 @@ class HeldRequest:
         (heartbeat.start_async if asynchronous else heartbeat.start)(self._beat)
 
     def free(self, actual: Cost | None = None) -> Generator[Any, Any, None]:
-        """Settle it with what counts, None for as much as is held; yields what may have to be awaited.
+        """Settle it with the actual cost, None for as much as is held; yields calls that may have to be awaited.
 
-        Raises StoreError where the store does not answer; the lease ends by itself then.
+        Raises StoreError where the store does not answer; the lease then expires by itself.
         """
         self._beat.settled = True
         (heartbeat.stop_async if self._asynchronous else heartbeat.stop)(self._beat)
         try:
             yield self.reservation.commit(actual)
         except ArgumentError:
-            log.exception("what counts of a request could not be settled: it counts as it was held")
+            log.exception("the actual cost of a request could not be settled: it counts as it was held")
             yield self.reservation.commit()
 
     def __del__(self) -> None:
-        """Settle what was dropped now, and not when its lease would be extended; an event loop is told by its beat."""
+        """Settle a dropped hold now, not when its lease would be extended; on an event loop `_AsyncBeat` does that."""
         if not self._asynchronous and not self._beat.settled:
             heartbeat.hasten(self._beat)
 
 
 class _Beat:
-    """What the leases of requests are extended by; it does not keep the request alive."""
+    """Extends the lease of a request; it does not keep the request alive."""
 
     __slots__ = ("_held", "_reservation", "lease_us", "settled")
 
@@ -72,14 +72,14 @@ class _Beat:
         self.settled = False
 
     def extend(self) -> Any:
-        """Extend its lease; settle what was dropped."""
+        """Extend the lease, or settle the hold if the request was dropped."""
         if self.settled:
-            return _GONE
+            return _UNKNOWN_HOLD
         if self._held() is not None:
             return self._reservation.extend()
         self._reservation.commit()
         self.settled = True
-        return _GONE
+        return _UNKNOWN_HOLD
 
 
 class _AsyncBeat(_Beat):
@@ -91,10 +91,10 @@ class _AsyncBeat(_Beat):
         self._held = ref(held, self._dropped)
 
     async def extend(self) -> Any:
-        return _GONE if self.settled else await self._reservation.extend()
+        return _UNKNOWN_HOLD if self.settled else await self._reservation.extend()
 
     def _dropped(self, _: object) -> None:
-        """Let the loop settle it: this may be any thread, amid anything."""
+        """Have the event loop settle the hold: this may be called in any thread, at any moment."""
         if not self.settled:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end)
@@ -105,21 +105,21 @@ class _AsyncBeat(_Beat):
         begun(_settle(self._reservation.commit()))
 
 
-async def reserved(reserving: Any) -> Any:
-    """What was reserved, or decided; a reservation is cancelled as it comes if the caller was cancelled."""
-    asked = begun(reserving)
+async def await_reservation(reserving: Any) -> Any:
+    """Return the reservation or decision; if the caller was cancelled, a reservation is cancelled when it arrives."""
+    pending = begun(reserving)
     try:
-        return await asyncio.shield(asked)
+        return await asyncio.shield(pending)
     except asyncio.CancelledError:
-        asked.add_done_callback(_abandon)
+        pending.add_done_callback(_abandon)
         raise
 
 
-def _abandon(asked: asyncio.Future[Any]) -> None:
-    if asked.cancelled() or asked.exception() is not None:
+def _abandon(pending: asyncio.Future[Any]) -> None:
+    if pending.cancelled() or pending.exception() is not None:
         return
-    if isinstance(asked.result(), AsyncReservation) and asked.result():
-        begun(_settle(asked.result().cancel()))
+    if isinstance(pending.result(), AsyncReservation) and pending.result():
+        begun(_settle(pending.result().cancel()))
 
 
 async def _settle(settling: Awaitable[Any]) -> None:
@@ -130,8 +130,10 @@ async def _settle(settling: Awaitable[Any]) -> None:
 
 
 def lease_us_of(options: Mapping[str, Any]) -> int:
-    """The option `lease` in microseconds; raises ConfigError."""
+    """Return the option `lease` in microseconds; raises ConfigError."""
     try:
         return lease_of(options.get("lease"), None)
     except ArgumentError as error:
-        raise ConfigError(f"lease is for how many seconds a request is held without a sign of life: {error}") from error
+        raise ConfigError(
+            f"lease is the number of seconds after which the request of a dead process is freed: {error}"
+        ) from error
