@@ -97,7 +97,7 @@ def test_a_function_is_held_by_its_arguments_and_settled_by_its_answer(gate: Llm
         assert (requests, calls) == (1, 1) and tokens > max_tokens * more["n"]
         return ANSWER
 
-    assert call_model.__doc__ == "Ask." and call_model.__name__ == "ask"
+    assert call_model.__doc__ == "Call the model." and call_model.__name__ == "call_model"
     assert call_model(ASKED, n=2) is ANSWER
     assert used(gate) == TRUTH
 

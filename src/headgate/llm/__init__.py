@@ -1,6 +1,6 @@
-"""Calls of language models: held by a policy before, settled by the truth after; tokens, usage and prices.
+"""Calls of language models: held by a policy before, settled by their actual usage after; tokens, usage and prices.
 
-Nothing here asks a network. `headgate[llm]` installs the vocabularies, what counts with them, and a list of prices.
+Nothing here uses a network. `headgate[llm]` installs the vocabularies, a tokenizer for them, and a list of prices.
 """
 
 from headgate.llm.call import AsyncCall, Call

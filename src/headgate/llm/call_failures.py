@@ -37,7 +37,7 @@ def mode_of(error: BaseException) -> SettleMode:
     """How a call is settled whose block raised: failed if it was refused, cancelled if nothing was sent, or unknown.
 
     The causes of the error count as well. Its context does not: that error, which was being handled when this one was
-    raised, may be the failure of another provider that was asked before.
+    raised, may be the failure of another provider that was called before.
     """
     cause = actual_error(error)
     for _ in range(_DEEPEST):

@@ -1,7 +1,7 @@
 """The number of input tokens of a call's body: messages, tools, schemas, images, as OpenAI and Anthropic define them.
 
 A body may refer to content that it does not include (an earlier response, a conversation, a file): then `hides` is true
-and the count is too low. Bodies of wrong shape are counted as far as they are text: the provider rejects them.
+and the count is too low. Bodies of wrong shape are counted as far as they are text: the provider validates them.
 """
 
 from __future__ import annotations

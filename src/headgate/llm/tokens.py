@@ -84,12 +84,12 @@ _by_model: dict[str, _ModelCounter] = {}
 def _look_up(model: str) -> _ModelCounter:
     vocabulary_of_model: str | None = find("vocabularies", model)
     vocabulary = vocabulary_of_model or _DEFAULT
-    characters = counter(vocabulary), vocabulary, None if vocabulary_of_model else find("percent", model)
+    model_counter = counter(vocabulary), vocabulary, None if vocabulary_of_model else find("percent", model)
     if len(model) <= _LONGEST_MODEL:  # clients may invent longer names
         if len(_by_model) >= _MOST_MODELS:
             _by_model.clear()
-        _by_model[model] = characters
-    return characters
+        _by_model[model] = model_counter
+    return model_counter
 
 
 def is_loaded(model: str) -> bool:

@@ -44,7 +44,7 @@ def retry_headers(wait_us: int | None) -> list[tuple[str, str]]:
     """When to retry, rounded up, so that a call that waits as long passes; None is never.
 
     A wait that is not short is not sent in `retry-after`, since some clients sleep for as long as that says, even for
-    days: a header tells them not to retry by themselves.
+    days: another header stops them from retrying by themselves.
     """
     if wait_us is None or wait_us > SHORT_WAIT_US:
         return [NO_RETRY]

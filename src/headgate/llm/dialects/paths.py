@@ -23,7 +23,7 @@ class Dialect(NamedTuple):
     """Whether a call costs tokens. Lists of models and counts of tokens cost none."""
 
     reports_usage_on_request: bool = False
-    """Whether its streams report usage only where the client asks for it."""
+    """Whether its streams report usage only where the client requests it."""
 
 
 CHAT = Dialect("chat", "openai", "/v1/chat/completions", reports_usage_on_request=True)
@@ -89,5 +89,5 @@ def check_dialect(name: object) -> str:
 
 
 def family_of(*, has_anthropic_version: bool) -> Family:
-    """The family of a caller whose path does not tell it: only Anthropic's clients send `anthropic-version`."""
+    """The family of a caller whose path is that of both: only Anthropic's clients send `anthropic-version`."""
     return "anthropic" if has_anthropic_version else "openai"

@@ -66,7 +66,7 @@ class StreamEnd:
     def cut(self, usage: Usage, *, reports_usage: bool = True) -> bytes:
         """The events that end the stream now, as if the call had reached its maximum number of tokens.
 
-        `reports_usage` is whether the client of chat completions or completions asked for usage; the others always do.
+        `reports_usage` is whether the client of chat completions or completions requested usage; others always get it.
         """
         if self._response is not None:
             return self._response.cut(usage)

@@ -124,7 +124,7 @@ class Attempt:
             self._leave_hold()
             return
         if self._stop_reason == "cancelled" or self._setting.fails_when_lost:
-            await self._finish("failed", error="its worker was stopped, and the provider may have been asked")
+            await self._finish("failed", error="its worker was stopped, and the provider may have been called")
             await self._settled(self._call.settle_unknown)
         else:
             await self._park(0, settled=False, failed=False)

@@ -144,7 +144,7 @@ def job_request(
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"body.model is the name of a model, not {str(model)[:60]!r}")
     if body.get("stream"):
-        raise ArgumentError("body.stream: an answer of the queue comes whole; leave stream out, or make it false")
+        raise ArgumentError("body.stream: the queue does not stream answers; leave stream out, or make it false")
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MOST_PRIORITY:
         raise ArgumentError(f"priority is a whole number from 0 to {MOST_PRIORITY}, not {str(priority)[:40]!r}")
     if id is not None and (not isinstance(id, str) or not _ID.fullmatch(id)):

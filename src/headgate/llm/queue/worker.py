@@ -170,7 +170,7 @@ class LlmWorker:
             return
         except Exception as error:  # a body that cannot be counted, a model without a price
             if not isinstance(error, HeadgateError):
-                log.exception("a gate could not be asked for the job %s", taken.id)
+                log.exception("a gate could not reserve for the job %s", taken.id)
             await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500], tokens=0)
             return
         if lapsed:  # what the dead worker held is charged, but another call may have its place in flight
@@ -188,7 +188,7 @@ class LlmWorker:
         """Return why a job ends after its last workers died in a row; "" where it is tried again."""
         deaths, setting = taken.deliveries - 1, self._setting
         if deaths and setting.fails_when_lost:
-            return "its worker died, and the provider may have been asked"
+            return "its worker died, and the provider may have been called"
         if deaths and taken.attempts + deaths > max(1, setting.retries):  # the job itself may kill its workers
             died = "its worker has died" if deaths == 1 else f"{deaths} workers that had it have died"
             return f"{died}, and it is not tried again"
