@@ -48,7 +48,7 @@ fn a_body_names_the_ruleset_of_each_request() {
 }
 
 #[test]
-fn a_refusal_tells_which_limit_refused_and_when_to_come_back() {
+fn a_refusal_reports_which_limit_refused_and_when_to_retry() {
     let fixture = checks_on_table(&Tally::new());
     let headers = fields(&[]);
     for _ in 0..3 {
@@ -68,7 +68,7 @@ fn a_refusal_tells_which_limit_refused_and_when_to_come_back() {
 }
 
 #[test]
-fn a_request_that_lacks_an_identity_is_refused_and_the_table_is_not_asked() {
+fn a_request_that_lacks_an_identity_is_refused_without_a_query_to_the_table() {
     let fixture = checks_on_table(&Tally::new());
     let refusal = fixture.forwarded("default", false, &fields(&[("x-forwarded-uri", "/api/1")])).expect("an answer");
     assert_eq!(refusal.status.as_u16(), 429);
@@ -158,7 +158,7 @@ fn a_table_that_fails_is_left_to_python_for_a_second() {
 }
 
 #[test]
-fn where_the_table_fails_among_several_what_was_charged_is_answered() {
+fn where_the_table_fails_in_a_list_the_charged_requests_are_answered() {
     let fixture = checks_on_table(&Tally::new());
     fixture.table.fail_at(1);
     let reply = fixture.described(br#"{"requests": [{}, {}, {}]}"#).expect("an answer");
@@ -173,7 +173,7 @@ fn where_the_table_fails_among_several_what_was_charged_is_answered() {
 }
 
 #[test]
-fn exactly_the_limit_is_admitted_and_all_is_counted_when_many_threads_ask() {
+fn exactly_the_limit_is_admitted_and_all_is_counted_with_many_threads() {
     let tally = Tally::new();
     let fixture = checks_on_table(&tally);
     let headers = fields(&[("x-forwarded-for", "192.0.2.7")]);

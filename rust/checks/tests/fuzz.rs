@@ -116,7 +116,7 @@ fn count() -> usize {
     std::env::var("HEADGATE_FUZZ").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000)
 }
 
-/// What must hold of every answer.
+/// Check the properties of every answer.
 fn check(fixture: &TestChecks, decide: impl FnOnce(&TestChecks) -> Option<Reply>) -> Option<Reply> {
     let before = fixture.table.queries();
     let reply = decide(fixture);
@@ -127,7 +127,7 @@ fn check(fixture: &TestChecks, decide: impl FnOnce(&TestChecks) -> Option<Reply>
 }
 
 #[test]
-fn whatever_a_body_is_it_is_answered_in_json_or_left_to_python_uncharged() {
+fn any_body_is_answered_in_json_or_left_to_python_uncharged() {
     let (fixture, mut random) = (checks_on_table(&Tally::new()), Random(0x5EED));
     let (mut answered, mut left) = (0, 0);
     for _ in 0..count() {
@@ -156,7 +156,7 @@ fn whatever_a_body_is_it_is_answered_in_json_or_left_to_python_uncharged() {
 }
 
 #[test]
-fn whatever_a_gateway_says_it_is_answered_or_left_to_python_uncharged() {
+fn any_headers_of_a_gateway_are_answered_or_left_to_python_uncharged() {
     let (fixture, mut random) = (checks_on_table(&Tally::new()), Random(0xF1E1D));
     let (mut answered, mut left) = (0, 0);
     for _ in 0..count() {
@@ -183,11 +183,11 @@ fn whatever_a_gateway_says_it_is_answered_or_left_to_python_uncharged() {
 }
 
 #[test]
-fn whatever_a_body_is_two_tables_answer_it_alike() {
+fn two_tables_answer_any_body_alike() {
     bounded::each("described", 1_500, fuzzed::described);
 }
 
 #[test]
-fn whatever_a_gateway_says_it_is_answered_alike_and_never_admitted_beyond_the_limit() {
+fn two_tables_answer_any_gateway_alike_and_never_admit_more_than_the_limit() {
     bounded::each("forwarded", 1_500, fuzzed::forwarded);
 }

@@ -54,7 +54,7 @@ fn queue_with_wakes() -> (Arc<Queue<String>>, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn what_waits_is_taken_together_and_each_is_told_its_own() {
+fn waiting_checks_are_taken_together_and_each_gets_its_own_outcome() {
     let (queue, wakes) = queue_with_wakes();
     let checks = late(&Tally::new(), Arc::clone(&queue));
     let answers: Vec<_> = (0..3).map(|_| checks.forwarded(&fields(&[("x-user", "a|b")]))).collect();
@@ -73,7 +73,7 @@ fn what_waits_is_taken_together_and_each_is_told_its_own() {
 }
 
 #[test]
-fn the_checks_of_a_body_are_taken_together_in_their_order_whatever_is_asked_for() {
+fn the_checks_of_a_body_are_taken_together_in_their_order_for_any_bound() {
     let (queue, _) = queue_with_wakes();
     let checks = late(&Tally::new(), Arc::clone(&queue));
     let body =
@@ -95,7 +95,7 @@ fn the_checks_of_a_body_are_taken_together_in_their_order_whatever_is_asked_for(
 }
 
 #[test]
-fn what_nobody_waits_for_is_not_taken_and_what_waits_is_bounded() {
+fn checks_that_nothing_waits_for_are_not_taken_and_the_waiting_ones_are_bounded() {
     let (queue, _) = queue_with_wakes();
     let checks = late(&Tally::new(), Arc::clone(&queue));
     let submit = || checks.forwarded(&fields(&[]));
@@ -140,7 +140,7 @@ fn list(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_long_list_is_taken_in_pieces_after_all_else_and_told_as_a_whole() {
+fn a_long_list_is_taken_in_pieces_after_all_else_and_answered_as_a_whole() {
     let (queue, _) = queue_with_wakes();
     let checks = late(&Tally::new(), Arc::clone(&queue));
     let (mut several, short) = (checks.described(&list(1000)), checks.described(&list(2)));
@@ -164,7 +164,7 @@ fn a_long_list_is_taken_in_pieces_after_all_else_and_told_as_a_whole() {
 }
 
 #[test]
-fn a_list_that_nobody_waits_for_ends_and_those_beyond_the_bound_wait_unprepared() {
+fn a_list_that_nothing_waits_for_ends_and_those_beyond_the_bound_wait_unprepared() {
     let (queue, _) = queue_with_wakes();
     let checks = late(&Tally::new(), Arc::clone(&queue));
     let mut lists: Vec<_> = (0..MOST_LISTS).map(|_| checks.described(&list(600))).collect();

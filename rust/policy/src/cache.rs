@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_found_and_what_has_no_room_for_good_is_found_among_the_recent() {
+    fn stored_entries_are_found_and_those_without_a_permanent_place_among_the_recent() {
         let table: Cache<u32, &str> = Cache::new(1, 2);
         for key in 0..8 {
             assert_eq!(table.get_or_insert(0, key, "kept").1, "kept");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_names_pushes_out_itself_and_not_what_is_met_again_and_again() {
+    fn a_flood_of_keys_evicts_itself_and_not_the_keys_that_are_used_again_and_again() {
         let table = full(32);
         let honest = |key: u64| table.find_recent(key * 64, |entry| *entry == key).is_some();
         (1..=8).for_each(|key| drop(table.get_or_insert(key * 64, key, key)));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_may_ask_the_table_that_drops_it() {
+    fn a_dropped_value_may_read_the_cache_that_drops_it() {
         struct Reader(std::sync::Weak<Cache<u64, Reader>>);
         impl Drop for Reader {
             fn drop(&mut self) {

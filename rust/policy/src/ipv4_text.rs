@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_single_character_makes_an_address_of_what_is_none() {
+    fn no_single_character_makes_an_address_of_another_text() {
         for place in 0..=11 {
             for byte in 0..=127_u8 {
                 let mut text = "203.0.113.99".to_owned();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_key_tells_its_parts() {
+    fn the_parts_of_a_key_can_be_read_from_its_text() {
         for parts in [&["a"][..], &["a|b", "%7C{x}"], &["\u{e9} \0", "%", "|", "100%"], &["{", "}", "\u{7f}\u{80}"]] {
             let text = encode_key(parts);
             assert_eq!(text.as_deref().map(decode_key), Some(parts.iter().map(|part| (*part).to_owned()).collect()));

@@ -1,4 +1,4 @@
-//! The parsers under text that no client sends by accident: nothing panics, and what must hold of every answer holds.
+//! The parsers under text that no client sends by accident: nothing panics, and the properties of every answer hold.
 //!
 //! Inputs are made of the seeds in `seeds/`, one a line with `\` escapes, cut, joined and changed by a generator whose
 //! failures repeat. `HEADGATE_FUZZ` is how many inputs each parser reads.
@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// What is put between, or in place of, parts of seeds.
+/// Texts that are put between, or in place of, parts of seeds.
 const SIGNS: [&str; 40] = [
     "/", "//", ".", "..", ";", "\\", "#", "?", "%", "%2f", "%25", "%00", "\0", "\t", "\n", "\"", "\\\"", ",", "=", "&",
     "+", ":", "::", "[", "]", " ", "\u{1c}", "\u{3000}", "é", "\u{212a}", "😀", "%C3", "%E2%82", "*", "{", "}", "|",
@@ -115,7 +115,7 @@ fn every_path_has_few_forms_and_the_usual_one_has_no_detours() {
 }
 
 #[test]
-fn a_tree_finds_what_its_templates_say_one_by_one() {
+fn a_tree_finds_what_its_templates_match_one_by_one() {
     let mut templates = vec![
         "/",
         "/**",
@@ -180,7 +180,7 @@ fn fits(segments: &[Segment], form: &[String]) -> bool {
 }
 
 #[test]
-fn an_address_is_told_in_one_form_and_is_believed_only_from_proxies() {
+fn an_address_has_one_form_and_is_believed_only_from_proxies() {
     let network = headgate_policy::client_address::Network { length: 4, first: 10 << 24, mask: 0xff00_0000 };
     let behind = |header: &str| AddressRules {
         header: header.to_owned(),
@@ -239,7 +239,7 @@ fn spellings_are_brought_into_one_that_stays() {
 }
 
 #[test]
-fn what_is_sent_for_a_name_is_read_whatever_it_is() {
+fn any_value_that_is_sent_for_a_name_is_read() {
     let names = ["s", "session", "my_id", "k"].map(|name| SentName::new(name).expect("a name of ASCII"));
     Inputs::of("sent.txt").each(|text| {
         for name in &names {
@@ -253,7 +253,7 @@ fn what_is_sent_for_a_name_is_read_whatever_it_is() {
                 }
             }
         }
-        // What is hidden behind padding is repeated, never missing or another value.
+        // A value that is hidden behind padding is repeated, never missing or another value.
         let padded = format!("{};s=1", ";".repeat(513));
         assert_eq!(one_of_values(cookie_values(&[text, &padded], &names[0])), Value::Repeated);
         let padded = format!("{}&s=1&{text}", "&".repeat(1000));

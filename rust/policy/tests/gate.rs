@@ -201,7 +201,7 @@ fn a_request_without_an_identity_that_a_rule_insists_on_is_refused_and_charged_n
 }
 
 #[test]
-fn an_exemption_is_for_what_is_meant_in_every_form() {
+fn an_exemption_holds_for_paths_that_match_in_every_form() {
     let gate = gate();
     assert_eq!(hit(&gate, &request("/health", &[])), (true, vec![]));
     assert_eq!(hit(&gate, &request("/health/../api/x", &[("x-user", "1")])).1, [0, 1]);
@@ -222,7 +222,7 @@ fn a_peek_changes_nothing_and_a_cost_is_so_many_requests() {
 }
 
 #[test]
-fn what_is_in_flight_is_told_and_never_charged_without_being_held() {
+fn limits_in_flight_are_reported_and_never_charged_without_a_hold() {
     let gate = places();
     let decide = |mode| gate.decide(&request("/", &[]), Cost::ONE, 0, NOW_US, mode).expect("an answer");
     for _ in 0..3 {
@@ -232,7 +232,7 @@ fn what_is_in_flight_is_told_and_never_charged_without_being_held() {
 }
 
 #[test]
-fn exactly_the_limit_is_admitted_when_many_threads_ask_one_gate_that_was_never_asked() {
+fn exactly_the_limit_is_admitted_when_many_threads_use_one_new_gate() {
     for _ in 0..50 {
         let gate = gate();
         let user = request("/api/7", &[("x-user", "1"), ("x-tier", "pro")]);

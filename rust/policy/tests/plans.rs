@@ -51,7 +51,7 @@ impl Subject for Request {
     }
 }
 
-/// Counts how often limits are bound: once for what is remembered.
+/// Counts how often limits are bound: once for each cached selection.
 struct Counting(Cell<usize>);
 
 impl Bind for Counting {
@@ -106,7 +106,7 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn a_flood_of_lists_of_hosts_leaves_room_for_what_is_known_of_each_host() {
+fn a_flood_of_lists_of_hosts_leaves_room_for_the_plans_of_each_host() {
     let (resolver, bind) = (Resolver::new(policy()), Counting(Cell::new(0)));
     let resolve =
         |host: String| resolver.resolve(&Request { host, headers: 0 }, 0, &bind, |_| Ok(())).expect("what applies");
@@ -138,7 +138,7 @@ fn a_host_is_below_another_however_many_dots_it_has() {
 }
 
 #[test]
-fn a_flood_of_headers_neither_grows_what_is_remembered_nor_pushes_out_what_is_met_again_and_again() {
+fn a_flood_of_headers_neither_grows_the_caches_nor_evicts_what_is_used_again_and_again() {
     let (resolver, bind) = (Resolver::new(policy_of_headers()), Counting(Cell::new(0)));
     let resolve = |headers: usize| {
         let rules = |request: &Request| {
@@ -147,7 +147,7 @@ fn a_flood_of_headers_neither_grows_what_is_remembered_nor_pushes_out_what_is_me
         assert_eq!(rules(&Request { host: String::new(), headers }), 1 + headers.count_ones() as usize);
     };
     let all = 1 << HOSTS;
-    (1..all - 1).for_each(resolve); // whatever has room for good is taken
+    (1..all - 1).for_each(resolve); // takes all permanent places
     resolve(all - 1);
     for headers in 1..all - 1 {
         resolve(headers);

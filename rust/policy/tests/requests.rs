@@ -7,6 +7,6 @@ mod bounded;
 mod fuzzed;
 
 #[test]
-fn whatever_is_asked_the_gate_says_the_same_twice_and_admits_exactly_the_limit() {
+fn the_gate_decides_any_request_the_same_twice_and_admits_exactly_the_limit() {
     bounded::each("gate", 5_000, fuzzed::gate);
 }

@@ -137,13 +137,13 @@ impl Zone {
         let key = hash_key(key, self.inner.seed())?;
         let now_us = self.moment(now_us)?;
         let found = guarded(|| self.table()?.storage().inspect(key, now_us).map_err(unusable))?;
-        let write = |looked: KeyState| {
+        let write = |state: KeyState| {
             let dict = PyDict::new(py);
-            dict.set_item("limit", looked.place)?;
-            dict.set_item("remaining", looked.reading.remaining)?;
-            dict.set_item("reset_after_us", looked.reading.reset_after_us)?;
-            dict.set_item("next_after_us", looked.reading.next_after_us)?;
-            dict.set_item("refused", looked.refused)?;
+            dict.set_item("limit", state.place)?;
+            dict.set_item("remaining", state.reading.remaining)?;
+            dict.set_item("reset_after_us", state.reading.reset_after_us)?;
+            dict.set_item("next_after_us", state.reading.next_after_us)?;
+            dict.set_item("refused", state.refused)?;
             Ok(dict)
         };
         found.into_iter().map(write).collect()

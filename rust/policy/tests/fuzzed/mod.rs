@@ -25,7 +25,7 @@ const HOUR_US: i64 = 3_600_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 const PEEK: Mode = Mode { commit: false, max_delay_us: None };
 const HEADERS: [&str; 4] = ["x-forwarded-for", "x-user", "x-tier", "cookie"];
-/// What each rule lets pass in an hour; the second has more for a tier.
+/// The quota of each rule for an hour; the second has more for a tier.
 const RULES: [(&str, Algorithm, i64); 4] = [
     ("ip", Algorithm::FixedWindow, 7),
     ("user", Algorithm::SlidingLog, 3),
