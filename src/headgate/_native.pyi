@@ -55,9 +55,9 @@ __all__ = [
     "WsgiCallable",
     "Zone",
     "ZoneLines",
-    "adding",
     "copied_response",
     "now_us",
+    "send_with_fields",
 ]
 
 def now_us() -> int:
@@ -790,8 +790,8 @@ class RateLimitFields:
     def write_passing(self, decision: Decision) -> list[tuple[Any, Any]] | None:
         """The fields of a decision that passes at once and was decided by its store; None for any other."""
 
-def adding(send: Callable[[Any], Any], fields: list[tuple[bytes, bytes]]) -> Callable[[Any], Any]:
-    """`headgate.http.server.asgi_messages.python_adding`"""
+def send_with_fields(send: Callable[[Any], Any], fields: list[tuple[bytes, bytes]]) -> Callable[[Any], Any]:
+    """`headgate.http.server.asgi_messages.python_send_with_fields`"""
 
 def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
     """`headgate.integrations.starlette.responses.python_copied`"""
@@ -852,7 +852,7 @@ class RoutePassed:
 
 @final
 class FieldStarter:
-    """A `start_response` that adds fields to the head of a response; see `headgate.http.wsgi.telling`."""
+    """A `start_response` that adds fields to the head of a response; see `headgate.http.wsgi.start_with_fields`."""
 
     def __new__(cls, start: Callable[..., Any], fields: list[tuple[str, str]]) -> FieldStarter: ...
     def __call__(self, status: Any, headers: Any, *error: Any) -> Any:

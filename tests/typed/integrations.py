@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from headgate import Decision, Limiter
-from headgate.http.client.limit_fields import AnnouncedLimits, told
+from headgate.http.client.limit_fields import AnnouncedLimits, read_limit_fields
 from headgate.http.keys import api_key, first_of, portable
 from headgate.integrations import fastapi, flask, starlette
 from headgate.integrations.aiohttp_client import RateLimitMiddleware
@@ -75,4 +75,4 @@ httpx.Client(transport=RateLimitTransport(Limiter("10/second")))
 httpx.AsyncClient(transport=AsyncRateLimitTransport("10/second", adaptive=True))
 requests.Session().mount("https://", RateLimitAdapter("10/second", key=lambda request: ("api", 1)))
 RateLimitMiddleware("10/second", timeout=None)
-assert_type(told({"Retry-After": "3"}), AnnouncedLimits | None)
+assert_type(read_limit_fields({"Retry-After": "3"}), AnnouncedLimits | None)

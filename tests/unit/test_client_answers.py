@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from headgate.http.client.limit_fields import AnnouncedLimit, AnnouncedLimits, told
+from headgate.http.client.limit_fields import AnnouncedLimit, AnnouncedLimits, read_limit_fields
 from headgate.http.fields.dates import http_date_us, until_us
 from headgate.http.fields.dialects import DIALECTS, fields_of
 from headgate.http.fields.structured import parse_dictionary, parse_list
@@ -29,7 +29,7 @@ ANY_WAIT = 1e16
 
 
 def read(*fields: tuple[str, str], now_us: int = NOW_US) -> AnnouncedLimits | None:
-    return told(fields, now_us=now_us)
+    return read_limit_fields(fields, now_us=now_us)
 
 
 def wait_of(field: str, value: str) -> float | None:
@@ -51,7 +51,7 @@ def test_the_fields_of_our_servers_are_read_as_written(limits: list[Limit], data
         decision = limiter.hit("key", cost)
         for dialect in DIALECTS:
             fields = dict(fields_of(dialect, clock)(decision))
-            announced = told(fields, now_us=clock.now_us(), cap=ANY_WAIT)
+            announced = read_limit_fields(fields, now_us=clock.now_us(), cap=ANY_WAIT)
             assert (announced.limits if announced else ()) == expected(dialect, fields, clock.now_us()), (
                 dialect,
                 fields,
@@ -65,7 +65,7 @@ def test_a_client_that_waits_as_announced_is_admitted(limits: list[Limit], data:
     for wait_us, cost in data.draw(history_of(limits, max_size=6)):
         clock.advance(wait_us)
         decision = limiter.hit("key", cost)
-        announced = told(answer_of(decision).headers, now_us=clock.now_us(), cap=ANY_WAIT)
+        announced = read_limit_fields(answer_of(decision).headers, now_us=clock.now_us(), cap=ANY_WAIT)
         if decision.allowed or decision.retry_after_us is None:
             assert announced is None or announced.retry_after_us is None
         else:
@@ -211,7 +211,7 @@ def test_one_bad_member_does_not_take_the_others_with_it() -> None:
 def test_a_list_may_be_split_over_several_lines() -> None:
     lines = [("ratelimit", '"a";r=1;t=1'), ("RateLimit", '"b";r=2;t=3')]
     headers = CIMultiDict(lines)
-    for announced in (read(*lines), told(headers, now_us=NOW_US)):
+    for announced in (read(*lines), read_limit_fields(headers, now_us=NOW_US)):
         assert announced is not None and [limit.name for limit in announced.limits] == ["a", "b"]
 
 
@@ -237,32 +237,36 @@ def test_retry_after_is_read_in_each_of_its_forms(value: str, seconds: float) ->
 def test_a_date_is_relative_to_that_of_the_response_not_to_our_clock() -> None:
     later = "Fri, 15 Jan 2027 08:00:10 GMT"
     an_hour_off_us = NOW_US + 3600 * 10**6
-    assert told({"Retry-After": later, "Date": DATE}, now_us=an_hour_off_us) == AnnouncedLimits(10_000_000, ())
-    assert told({"Retry-After": later}, now_us=NOW_US + 4_000_000) == AnnouncedLimits(6_000_000, ())
-    assert told({"Retry-After": later, "Date": "today"}, now_us=NOW_US) == AnnouncedLimits(10_000_000, ())
+    assert read_limit_fields({"Retry-After": later, "Date": DATE}, now_us=an_hour_off_us) == AnnouncedLimits(
+        10_000_000, ()
+    )
+    assert read_limit_fields({"Retry-After": later}, now_us=NOW_US + 4_000_000) == AnnouncedLimits(6_000_000, ())
+    assert read_limit_fields({"Retry-After": later, "Date": "today"}, now_us=NOW_US) == AnnouncedLimits(10_000_000, ())
 
 
 def test_milliseconds_are_read_where_they_are_sent() -> None:
-    announced = told({"retry-after": "2", "retry-after-ms": "1234"}, now_us=NOW_US)
+    announced = read_limit_fields({"retry-after": "2", "retry-after-ms": "1234"}, now_us=NOW_US)
     assert announced is not None and announced.retry_after == 1.234
 
 
 def test_retry_after_takes_precedence_over_the_reset() -> None:
-    announced = told({"Retry-After": "3", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US)
+    announced = read_limit_fields({"Retry-After": "3", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US)
     assert announced is not None
     assert (announced.refused_for, announced.exhausted_for_us, announced.exhausted) == (3.0, 3_000_000, True)
 
 
 def test_only_retry_after_counts_in_a_response_from_a_cache() -> None:
-    assert told({"Age": "1", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US) is None
-    assert told({"Age": "40", "Retry-After": "100", "RateLimit": '"a";r=0;t=9'}) == AnnouncedLimits(60_000_000, ())
-    assert told({"Age": "400", "Retry-After": "100"}) == AnnouncedLimits(0, ())
+    assert read_limit_fields({"Age": "1", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US) is None
+    assert read_limit_fields({"Age": "40", "Retry-After": "100", "RateLimit": '"a";r=0;t=9'}) == AnnouncedLimits(
+        60_000_000, ()
+    )
+    assert read_limit_fields({"Age": "400", "Retry-After": "100"}) == AnnouncedLimits(0, ())
     for age in ("0", "old", ""):
-        assert told({"Age": age, "RateLimit": '"a";r=0;t=100'}) is not None
+        assert read_limit_fields({"Age": age, "RateLimit": '"a";r=0;t=100'}) is not None
 
 
 def test_the_default_time_is_that_of_the_system_clock() -> None:
-    assert told({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}) == AnnouncedLimits(0, ())
+    assert read_limit_fields({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}) == AnnouncedLimits(0, ())
 
 
 # --- how moments are written
@@ -297,7 +301,7 @@ def test_a_leap_second_is_the_second_before_it() -> None:
 @given(st.text(max_size=40))
 def test_no_text_in_a_field_raises(text: str) -> None:
     for name in ("RateLimit", "RateLimit-Reset", "RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After", "Date"):
-        told({name: text, "Retry-After-Ms": text, "Age": text, "RateLimit-Limit": text}, now_us=NOW_US)
+        read_limit_fields({name: text, "Retry-After-Ms": text, "Age": text, "RateLimit-Limit": text}, now_us=NOW_US)
 
 
 # --- structured fields, against an independent parser

@@ -558,13 +558,13 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
 
 # Wrappers that add fields to a response, in both cores
 
-ADDERS = [asgi.python_adding, *([cores.native.adding] if cores.native is not None else [])]
+ADDERS = [asgi.python_send_with_fields, *([cores.native.send_with_fields] if cores.native is not None else [])]
 NATIVE_STARTERS = [cores.native.FieldStarter] if cores.native is not None else []
 UNUSED: Any = None
 OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
 
 
-@pytest.mark.parametrize("adding", ADDERS)
+@pytest.mark.parametrize("send_with_fields", ADDERS)
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
@@ -580,7 +580,7 @@ OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
     ],
 )
 @pytest.mark.parametrize("kind", ["http.response.start", "websocket.accept", "websocket.http.response.start"])
-def test_fields_are_added_to_a_head_once(adding: Any, own: Any, expected: list[Any], kind: str) -> None:
+def test_fields_are_added_to_a_head_once(send_with_fields: Any, own: Any, expected: list[Any], kind: str) -> None:
     sent: list[Any] = []
     fields = list(OURS)
 
@@ -588,7 +588,7 @@ def test_fields_are_added_to_a_head_once(adding: Any, own: Any, expected: list[A
         sent.append(message)
         return "awaitable"
 
-    send = adding(note, fields)
+    send = send_with_fields(note, fields)
     given = list(own) if isinstance(own, list) else own
     for again in range(2):  # an application may send the same list again
         assert send({"type": kind, "headers": given}) == "awaitable"
@@ -598,10 +598,10 @@ def test_fields_are_added_to_a_head_once(adding: Any, own: Any, expected: list[A
     assert sent[-1]["headers"] == OURS
 
 
-@pytest.mark.parametrize("adding", ADDERS)
-def test_other_messages_pass_as_they_are(adding: Any) -> None:
+@pytest.mark.parametrize("send_with_fields", ADDERS)
+def test_other_messages_pass_as_they_are(send_with_fields: Any) -> None:
     sent: list[Any] = []
-    send = adding(sent.append, list(OURS))
+    send = send_with_fields(sent.append, list(OURS))
     messages = [{"type": "http.response.body", "body": b"x"}, {"type": "websocket.send", "headers": []}]
     for message in messages:
         send(message)
@@ -614,13 +614,13 @@ def test_other_messages_pass_as_they_are(adding: Any) -> None:
     assert sent[-1] == {"type": "http.response.start", "headers": [(b"a", b"1"), *OURS]}
 
 
-@pytest.mark.parametrize("adding", ADDERS)
-def test_a_head_that_an_application_sends_again_is_not_changed(adding: Any) -> None:
+@pytest.mark.parametrize("send_with_fields", ADDERS)
+def test_a_head_that_an_application_sends_again_is_not_changed(send_with_fields: Any) -> None:
     sent: list[Any] = []
     plain = {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
     for head in (plain, MappingProxyType(plain)):
         for left in (b"4", b"3"):
-            adding(sent.append, [(b"ratelimit", left)])(head)
+            send_with_fields(sent.append, [(b"ratelimit", left)])(head)
             assert sent[-1] == {**plain, "headers": [(b"a", b"1"), (b"ratelimit", left)]}
     assert plain == {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
 
@@ -664,7 +664,7 @@ def test_a_peer_without_an_address_is_counted_as_one(kind: str, peer: Any, heade
     assert answered == [200, 200, 429]
 
 
-@pytest.mark.parametrize("wrap", [*ADDERS, wsgi.python_telling, *NATIVE_STARTERS])
+@pytest.mark.parametrize("wrap", [*ADDERS, wsgi.python_start_with_fields, *NATIVE_STARTERS])
 def test_a_wrapper_that_adds_fields_can_be_garbage_collected(wrap: Any) -> None:
     class Server:
         def send(self, *arguments: Any) -> None:
@@ -678,7 +678,7 @@ def test_a_wrapper_that_adds_fields_can_be_garbage_collected(wrap: Any) -> None:
     assert reference() is None
 
 
-STARTERS = [wsgi.python_telling, *NATIVE_STARTERS]
+STARTERS = [wsgi.python_start_with_fields, *NATIVE_STARTERS]
 FIELDS = [("RateLimit-Policy", "p"), ("RateLimit", "r")]
 
 

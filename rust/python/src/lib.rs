@@ -145,7 +145,7 @@ mod _native {
     #[pymodule_export]
     use crate::sender::FieldStarter;
     #[pymodule_export]
-    use crate::sender::adding;
+    use crate::sender::send_with_fields;
     #[pymodule_export]
     use crate::settlement::Settlement;
     #[pymodule_export]

@@ -11,9 +11,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::bound_function::{OneArgument, bound_function};
 use crate::header_pairs::first_of_name;
 
-/// A `send` of ASGI that adds these fields; the native twin of `headgate.http.asgi.python_adding`.
+/// A `send` of ASGI that adds these fields; the native twin of `headgate.http.asgi.python_send_with_fields`.
 #[pyfunction]
-pub fn adding<'py>(send: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+pub fn send_with_fields<'py>(send: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
     bound_function::<SendWithFields>(&PyTuple::new(send.py(), [send, fields.as_any()])?)
 }
 
@@ -64,7 +64,7 @@ fn with_added_fields<'py>(copied: Bound<'py, PyDict>, fields: &Bound<'py, PyList
     Ok(copied)
 }
 
-/// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.telling`.
+/// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.start_with_fields`.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct FieldStarter {
     start: Py<PyAny>,

@@ -17,7 +17,7 @@ use crate::gate_subject::ReadError;
 use crate::key_text::KeyText;
 use crate::route_outcome::{RouteAnswer, RouteOutcome};
 use crate::scope_subject::{ScopeSubject, is_type};
-use crate::sender::{FieldStarter, adding};
+use crate::sender::{FieldStarter, send_with_fields};
 use crate::web_reading::Reading;
 
 /// How the response to a request that passes at once gets its fields.
@@ -168,7 +168,7 @@ impl WebGate {
             None => Err(None),
             Some(Outcome::Decision(decision)) => Err(Some(decision)),
             Some(Outcome::PassesSilently) => Ok(send.clone()),
-            Some(Outcome::Passes(fields)) => Ok(adding(send, &fields)?),
+            Some(Outcome::Passes(fields)) => Ok(send_with_fields(send, &fields)?),
         })
     }
 

@@ -20,10 +20,10 @@ from headgate.http.server.asgi_messages import (
     Receive,
     Scope,
     Send,
-    adding,
     living,
-    python_adding,
+    python_send_with_fields,
     refuse,
+    send_with_fields,
 )
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.callables import AsgiCallable, mark_coroutine_function
@@ -46,8 +46,8 @@ __all__ = [
     "Receive",
     "Scope",
     "Send",
-    "adding",
-    "python_adding",
+    "python_send_with_fields",
+    "send_with_fields",
 ]
 
 
@@ -136,7 +136,7 @@ class RateLimitMiddleware(AsgiCallable):
             # Most requests pass at once, and nothing has to be settled: they need no exchange.
             fields = enforcer.passing_fields(decided) if type(decided) is Decision and decided.allowed else None
             if fields is not None:
-                await self.app(scope, receive, adding(send, fields) if fields else send)
+                await self.app(scope, receive, send_with_fields(send, fields) if fields else send)
                 return
         exchange = ScopeExchange()
         if self._is_outer:
@@ -155,7 +155,7 @@ class RateLimitMiddleware(AsgiCallable):
             await exchange.run(self.app, scope, receive, send)
         else:
             fields = exchange.encoded_fields() if judgement.fields is None else judgement.fields
-            await self.app(scope, receive, adding(send, fields) if fields else send)
+            await self.app(scope, receive, send_with_fields(send, fields) if fields else send)
 
     async def aclose(self) -> None:
         """Close the store, if it was opened here; a server that has a lifespan does it."""

@@ -25,9 +25,9 @@ from headgate.http.server.wsgi_messages import (
     Environ,
     StartResponse,
     WSGIApp,
-    python_telling,
+    python_start_with_fields,
     send_refusal,
-    telling,
+    start_with_fields,
     unstored,
 )
 from headgate.policy.gate import AnyPolicy, Gate
@@ -35,7 +35,15 @@ from headgate.policy.headers import Headers
 from headgate.policy.request import Request, one_value, path_text, target_text
 from headgate.policy.subject import RootedPath
 
-__all__ = ["Environ", "RateLimitMiddleware", "StartResponse", "WSGIApp", "WsgiRequest", "python_telling", "telling"]
+__all__ = [
+    "Environ",
+    "RateLimitMiddleware",
+    "StartResponse",
+    "WSGIApp",
+    "WsgiRequest",
+    "python_start_with_fields",
+    "start_with_fields",
+]
 
 _WITHOUT_HTTP = ("content-type", "content-length")
 
@@ -106,7 +114,7 @@ class RateLimitMiddleware(WsgiCallable):
             # Most requests pass at once, and nothing has to be settled: they need no exchange.
             fields = enforcer.passing_fields(decided) if type(decided) is Decision and decided.allowed else None
             if fields is not None:
-                return self.app(environ, telling(start_response, fields) if fields else start_response)
+                return self.app(environ, start_with_fields(start_response, fields) if fields else start_response)
         exchange = Exchange()
         judgement = exchange.judge(enforcer, request, self, "", decided, environ if self._is_outer else None)
         refusal = judgement.refusal
@@ -119,8 +127,8 @@ class RateLimitMiddleware(WsgiCallable):
             return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
         fields = exchange.fields() if judgement.fields is None else judgement.fields
         if refusal is not None and self._fallback is not None:
-            return self._fallback(environ, telling(unstored(start_response), fields))
-        start = telling(start_response, fields) if fields else start_response
+            return self._fallback(environ, start_with_fields(unstored(start_response), fields))
+        start = start_with_fields(start_response, fields) if fields else start_response
         return _ending(exchange, self.app, environ, start) if enforcer.settles else self.app(environ, start)
 
     def close(self) -> None:

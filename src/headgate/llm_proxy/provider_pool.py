@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
-from headgate.http.client.limit_fields import Headers, told
+from headgate.http.client.limit_fields import Headers, read_limit_fields
 from headgate.llm.call import AsyncCall
 from headgate.llm.dialects.paths import Dialect
 from headgate.llm_proxy.providers import ProviderSettings
@@ -56,7 +56,7 @@ class _ModelState:
         self.tokens_until_us = 0
 
     def note(self, status: int, headers: Headers, now_us: int, charged: ChargedTokens | None) -> None:
-        reported = told(headers, now_us=now_us)
+        reported = read_limit_fields(headers, now_us=now_us)
         wait_us = None
         if status == _TOO_MANY and charged is not None and _exceeds_quota(charged, headers):
             pass  # no reason to pause: one client's oversized call would keep all others from the provider

@@ -6,7 +6,7 @@ import logging
 from email.utils import mktime_tz, parsedate_tz
 
 from headgate.clock import SYSTEM_CLOCK
-from headgate.http.client.limit_fields import told
+from headgate.http.client.limit_fields import read_limit_fields
 from headgate.llm.dialects import Answer, Family, Problem, problem_answer
 from headgate.llm.dialects.answers import NO_RETRY, SHORT_WAIT_US
 from headgate.llm_proxy.passed_headers import Pairs, headers_to_answer
@@ -41,7 +41,7 @@ def headers_of_refusal(response: ProviderAnswer) -> list[tuple[str, str]]:
     Where it requests a long wait, a header forbids client libraries to retry: some sleep for as long as it states.
     """
     headers, now_us = headers_to_answer(response.headers, []), SYSTEM_CLOCK.now_us()
-    reported = told(response.headers, now_us=now_us)
+    reported = read_limit_fields(response.headers, now_us=now_us)
     if (reported is not None and (reported.refused_for_us or 0) > SHORT_WAIT_US) or _may_sleep(
         response.headers, now_us
     ):

@@ -27,7 +27,7 @@ from headgate.holding import LEASE_S
 from headgate.http.client.destinations import Destination, Destinations
 from headgate.http.client.errors import ErrorConverter
 from headgate.http.client.held_call import HeldCall
-from headgate.http.client.limit_fields import AnnouncedLimits, told
+from headgate.http.client.limit_fields import AnnouncedLimits, read_limit_fields
 from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
@@ -278,7 +278,7 @@ class Sender:
             harmless = outcome.kind == "lost" and call.idempotent
             return _Assessment(accepted=False, repeatable=outcome.kind == "unsent" or harmless)
         status = outcome.status
-        announced = told(outcome.headers, now_us=now_us)
+        announced = read_limit_fields(outcome.headers, now_us=now_us)
         requested_wait_us = None if announced is None else announced.refused_for_us
         if status == 429 or (status == 403 and _is_rate_limit(announced)):
             return _Assessment(accepted=False, repeatable=True, refused=True, wait_us=requested_wait_us)

@@ -96,7 +96,9 @@ class AnnouncedLimits(NamedTuple):
         return max((reset for reset in resets if reset is not None), default=None)
 
 
-def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WAIT) -> AnnouncedLimits | None:
+def read_limit_fields(
+    headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WAIT
+) -> AnnouncedLimits | None:
     """Return the limits that the header fields of a response announce; None if there are none.
 
     Moments are relative to the response's Date, without one to `now_us` [the system's clock]. Waits are in
@@ -121,6 +123,10 @@ def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WA
             for limit in limits
         ),
     )
+
+
+told = read_limit_fields
+"""The name in 0.1."""
 
 
 def _announcing_fields(headers: Headers) -> dict[str, str]:

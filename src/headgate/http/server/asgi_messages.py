@@ -43,7 +43,7 @@ _FILES = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
 def add_fields(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Return a `send` that adds fields to the head of the response; a field that the application wrote itself stays."""
-    return adding(send, encode_fields(fields))
+    return send_with_fields(send, encode_fields(fields))
 
 
 def encode_fields(fields: list[tuple[str, str]]) -> Fields:
@@ -51,11 +51,11 @@ def encode_fields(fields: list[tuple[str, str]]) -> Fields:
     return [(_field_name(name), value.encode("latin-1")) for name, value in fields]
 
 
-def python_adding(send: Send, fields: Fields) -> Send:
+def python_send_with_fields(send: Send, fields: Fields) -> Send:
     """`add_fields` for fields as ASGI represents them. The message is unchanged: an application may send it again."""
 
     # Not a coroutine function: its result is awaited all the same, and one frame fewer is entered.
-    def send_with_fields(message: Message) -> Awaitable[None]:
+    def send_message(message: Message) -> Awaitable[None]:
         if message["type"] in HEADS:
             own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
             written = {name for name, _ in own}  # in lower case, as ASGI requires
@@ -63,10 +63,12 @@ def python_adding(send: Send, fields: Fields) -> Send:
             return send({**message, "headers": headers})
         return send(message)
 
-    return send_with_fields
+    return send_message
 
 
-adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.adding
+send_with_fields: Callable[[Send, Fields], Send] = (
+    python_send_with_fields if core.native is None else core.native.send_with_fields
+)
 
 
 def unstored(send: Send) -> Send:
@@ -142,7 +144,7 @@ class Watch:
         self._status = 101 if kind == "websocket.accept" else message["status"]
         self._headers = message.get("headers") or ()
         fields = self._fields()
-        return adding(self._send, fields)(message) if fields else self._send(message)
+        return send_with_fields(self._send, fields)(message) if fields else self._send(message)
 
     async def _send_last(self, message: Message, exchange: Ends) -> None:
         await self._send(message)

@@ -15,7 +15,7 @@ StartResponse = Callable[..., Any]
 WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
-def python_telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
+def python_start_with_fields(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
     """Return a `start_response` that adds fields to the head; a field that the application wrote itself stays."""
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
@@ -26,8 +26,8 @@ def python_telling(start_response: StartResponse, fields: list[tuple[str, str]])
     return start
 
 
-telling: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
-telling = python_telling if core.native is None else core.native.FieldStarter
+start_with_fields: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
+start_with_fields = python_start_with_fields if core.native is None else core.native.FieldStarter
 
 
 def unstored(start_response: StartResponse) -> StartResponse:

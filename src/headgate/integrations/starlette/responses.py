@@ -16,9 +16,9 @@ from headgate.http.server.asgi_messages import (
     Scope,
     Send,
     Watch,
-    adding,
     encode_refusal,
     refuse_websocket,
+    send_with_fields,
     unstored,
 )
 from headgate.http.server.options import Refusal
@@ -89,7 +89,7 @@ class Wrapped(StarletteResponse):
         if exchange is not None and exchange.settles:
             return self._end(exchange, scope, receive, send)
         fields = self._fields()
-        return self._response(scope, receive, adding(send, fields) if fields else send)
+        return self._response(scope, receive, send_with_fields(send, fields) if fields else send)
 
     async def _end(self, exchange: ScopeExchange, scope: Scope, receive: Receive, send: Send) -> None:
         watch = Watch(send, self._fields, exchange, head=scope.get("method") == "HEAD")
