@@ -63,7 +63,7 @@ class Peer:
         told: dict[str, Any] = {
             "name": "p", "base_url": f"http://127.0.0.1:{self.port}/v1", "api_key": "secret", "auth": "",
             "dialects": ("chat", "models"), "models": ("*",), "timeout_s": 10.0, "connect_timeout_s": 10.0,
-            "requests_usage": True, "headers": (),
+            "asks_usage": True, "headers": (),
         }  # fmt: skip
         return ProviderSettings(**{**told, **more})
 

@@ -196,7 +196,7 @@ class Client:
 
 PROVIDER = ProviderSettings(
     name="p", base_url="http://127.0.0.1:9/v1", api_key="", auth="none", dialects=("chat", "responses", "messages"),
-    models=("*",), timeout_s=10.0, connect_timeout_s=10.0, requests_usage=True, headers=(),
+    models=("*",), timeout_s=10.0, connect_timeout_s=10.0, asks_usage=True, headers=(),
 )  # fmt: skip
 
 

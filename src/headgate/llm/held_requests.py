@@ -36,13 +36,13 @@ class HeldRequest(NamedTuple):
 
     dialect: Dialect
     body: dict[str, Any]
-    requests_usage: bool
+    asks_usage: bool
     """Whether the client requested the usage of a stream, and expects the event that reports it."""
 
     @property
     def content(self) -> bytes | None:
         """The body to send instead, so that a stream reports its usage; None where the body needs no change."""
-        if self.requests_usage or not self.body.get("stream") or not self.dialect.reports_usage_on_request:
+        if self.asks_usage or not self.body.get("stream") or not self.dialect.reports_usage_on_request:
             return None
         options = self.body.get("stream_options")
         requested_options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
@@ -109,7 +109,7 @@ class AnswerReading:
         """Whether the answer may be a stream though its head does not say so, and has not begun."""
 
         self.stream = call.reading()
-        self._strips_usage = not request.requests_usage and request.dialect.reports_usage_on_request
+        self._strips_usage = not request.asks_usage and request.dialect.reports_usage_on_request
         self._end = StreamEnd(request.dialect.name) if self.stream.is_counted else None
         self._passed_events = EventReader()
         self._whole = bytearray()

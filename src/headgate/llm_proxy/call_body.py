@@ -28,12 +28,12 @@ class CallBody(NamedTuple):
     fields: dict[str, Any]
     model: str
     is_stream: bool
-    requests_usage: bool
+    asks_usage: bool
     """Whether the client itself asked for usage, and so expects an event that contains it."""
 
     def to_send(self, dialect: Dialect, *, request_usage: bool) -> bytes:
         """The bytes for the provider; with `request_usage` they request the usage of a stream of (chat) completions."""
-        if not request_usage or not self.is_stream or self.requests_usage or not dialect.reports_usage_on_request:
+        if not request_usage or not self.is_stream or self.asks_usage or not dialect.reports_usage_on_request:
             return self.raw
         options = self.fields.get("stream_options")
         if "stream_options" not in self.fields:
@@ -46,7 +46,7 @@ class CallBody(NamedTuple):
 
     def dropped(self) -> CallBody:
         """The same body without its bytes and fields."""
-        return CallBody(b"", {}, self.model, self.is_stream, self.requests_usage)
+        return CallBody(b"", {}, self.model, self.is_stream, self.asks_usage)
 
 
 def read_body(raw: bytes, dialect: Dialect) -> CallBody:

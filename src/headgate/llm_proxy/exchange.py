@@ -172,7 +172,7 @@ class Exchange:
 
     async def _send(self, state: ProviderState, call: AsyncCall) -> ProviderAnswer:
         settings, upstream = state.settings, self._parts.upstream
-        body = self._body.to_send(self._dialect, request_usage=settings.requests_usage)
+        body = self._body.to_send(self._dialect, request_usage=settings.asks_usage)
         response = await upstream.begin(settings, self._dialect, self._query, self._headers, body)
         self._is_sent = True  # and not before: a call that is given up while its connection is made costs nothing
         try:
@@ -215,7 +215,7 @@ class Exchange:
         except OSError as error:
             return await self._broke_off(call, state, error)
         if is_stream:
-            strips_usage = state.settings.requests_usage and not self._body.requests_usage
+            strips_usage = state.settings.asks_usage and not self._body.asks_usage
             reading, self._reading = self._reading or call.reading(), None
             self._relay = StreamRelay(call, reading, self._client, self._dialect, strips_usage=strips_usage)
             outcome = await self._relay.run(response, headers)

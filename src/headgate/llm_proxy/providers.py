@@ -20,7 +20,7 @@ OF_OPENAI = tuple(dialect.name for dialect in DIALECTS.values() if dialect.famil
 
 _FIELDS = (
     "name", "base_url", "api_key_env", "api_key_file", "auth", "dialects", "models", "timeout", "connect_timeout",
-    "requests_usage", "headers",
+    "asks_usage", "headers",
 )  # fmt: skip
 _REQUIRED = ("name", "base_url")
 _AUTHS = ("bearer", "x-api-key", "api-key", "none")
@@ -58,7 +58,7 @@ class ProviderSettings(NamedTuple):
     """The longest time in which no bytes of an answer arrive."""
 
     connect_timeout_s: float
-    requests_usage: bool
+    asks_usage: bool
     """Whether the provider understands `stream_options.include_usage`."""
 
     headers: tuple[tuple[str, str], ...]
@@ -151,14 +151,14 @@ class _Reader:
             self._add_problem("dialects", f"there is no dialect {shown(unknown)}; there are {', '.join(NAMES)}")
         models = self._texts("models", ("*",))
         timeout_s, connect_s = self._seconds("timeout", 600.0), self._seconds("connect_timeout", 10.0)
-        requests_usage = self._fields.get("requests_usage", True)
-        if not isinstance(requests_usage, bool):
-            self._add_problem("requests_usage", f"is true or false, not {shown(requests_usage)}")
+        asks_usage = self._fields.get("asks_usage", True)
+        if not isinstance(asks_usage, bool):
+            self._add_problem("asks_usage", f"is true or false, not {shown(asks_usage)}")
         headers, key = self._headers(), self._key()
         if self.problems:
             return None
         return ProviderSettings(
-            name, base_url.rstrip("/"), key, auth, dialects, models, timeout_s, connect_s, requests_usage, headers
+            name, base_url.rstrip("/"), key, auth, dialects, models, timeout_s, connect_s, asks_usage, headers
         )
 
     def _add_problem(self, name: str, message: str) -> None:
