@@ -1,4 +1,4 @@
-"""A proxy of language models on a free port, in a thread of its own, with what its books were told."""
+"""A proxy of language models on a free port, in a thread of its own, with the entries of its books."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headgate.supervisor.listener import address_of, listen
 T = TypeVar("T")
 
 PRICES = {"m": {"input": "1", "output": "2"}}
-"""Dollars for a million tokens: a token sent costs 1,000 billionths, one made 2,000."""
+"""Dollars for a million tokens: an input token costs 1,000 billionths of a dollar, an output token 2,000."""
 
 ALL = ["chat", "completions", "responses", "embeddings", "messages", "count_tokens", "models"]
 
 
 class RunningProxy:
-    """The proxy, as a test sees it."""
+    """A running proxy, as a test sees it."""
 
     def __init__(self, server: ProxyServer, entries: list[Entry]) -> None:
         self.server = server
@@ -37,7 +37,7 @@ class RunningProxy:
         self.url = ""
 
     def settled(self, calls: int = 1) -> list[Entry]:
-        """The last entries of so many calls that were settled, once all that were held are."""
+        """Wait until all held calls are settled; return the entries of so many that were settled last."""
 
         def all_settled() -> bool:
             held = sum(entry.kind == "held" for entry in self.entries)
@@ -70,7 +70,7 @@ def running_proxy(
     tiers: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[RunningProxy]:
-    """A proxy under these rules, before these providers."""
+    """Run a proxy under these rules, in front of these providers."""
     entries: list[Entry] = []
     source = ProxySource(*files(folder, rules, providers, llm, tiers), keys, books=_Books(entries))
     stop, ready = asyncio.Event(), threading.Event()
@@ -117,23 +117,23 @@ def files(
     llm: Mapping[str, Any] | None = None,
     tiers: Mapping[str, Any] | None = None,
 ) -> tuple[Path, Path]:
-    """Files of a policy and of providers, as JSON, which is YAML."""
-    policy, listed = folder / "llm.yaml", folder / "providers.yaml"
-    told = {"version": 1, "namespace": "llm", "store": "memory://", "llm": {"prices": PRICES, **(llm or {})}}
-    policy.write_text(json.dumps({**told, **({"tiers": tiers} if tiers else {}), "rules": rules}))
-    listed.write_text(json.dumps({"providers": providers}))
-    return policy, listed
+    """Write the files of a policy and of providers, as JSON, which is YAML."""
+    policy, provider_file = folder / "llm.yaml", folder / "providers.yaml"
+    document = {"version": 1, "namespace": "llm", "store": "memory://", "llm": {"prices": PRICES, **(llm or {})}}
+    policy.write_text(json.dumps({**document, **({"tiers": tiers} if tiers else {}), "rules": rules}))
+    provider_file.write_text(json.dumps({"providers": providers}))
+    return policy, provider_file
 
 
 def at(provider: Provider, name: str = "here", **more: Any) -> dict[str, Any]:
-    """A provider that runs, as a file of providers names it."""
+    """The entry of a running provider in a file of providers."""
     return {"name": name, "base_url": f"{provider.url}/v1", "dialects": ALL, **more}
 
 
-def wait_until(holds: Callable[[], T], timeout: float = 30.0) -> T:
-    """Wait until something holds."""
+def wait_until(condition: Callable[[], T], timeout: float = 30.0) -> T:
+    """Wait until a condition is true."""
     deadline = time.monotonic() + timeout
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it does not come to hold"
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
-    return found
+    return result

@@ -52,30 +52,30 @@ def search(**headers: str) -> Request:
 
 
 def inspect(server: Server, *keys: str) -> list[dict[str, Any]]:
-    told = run_headgate("inspect", SHOP, *keys, "--store", server.url, "--json")
-    assert (told.returncode, told.stderr) == (0, "")
-    found: list[dict[str, Any]] = json.loads(told.stdout)
-    return found
+    completed = run_headgate("inspect", SHOP, *keys, "--store", server.url, "--json")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    rows: list[dict[str, Any]] = json.loads(completed.stdout)
+    return rows
 
 
-def failed(told: CompletedProcess[str]) -> str:
-    assert (told.returncode, told.stdout) == (1, "")
-    assert "Traceback" not in told.stderr
-    return told.stderr
+def error_of(completed: CompletedProcess[str]) -> str:
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert "Traceback" not in completed.stderr
+    return completed.stderr
 
 
-def test_inspect_tells_what_is_left_of_each_limit_and_when_more_is(server: Server, gate: Gate) -> None:
+def test_inspect_reports_what_remains_of_each_limit_and_when_more_is_free(server: Server, gate: Gate) -> None:
     for _ in range(7):
         gate.hit(login())
-    told = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", server.url)
-    assert (told.returncode, told.stderr) == (0, "")
-    lines = told.stdout.splitlines()
+    completed = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", server.url)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    lines = completed.stdout.splitlines()
     assert lines[0] == f"login      by ip: key {CLIENT}"
     assert re.fullmatch(r" {11}5/minute: 0 of 5 left, one more in [0-9.]+ s, all in [0-9.]+ s", lines[1])
     assert f"search     by caller: key ip|{CLIENT}" in lines
     assert f"{'':11}free: 60/hour burst 10: nothing is held, all 10 left" in lines
     assert f"candidate  by ip: key {CLIENT} (shadow)" in lines
-    assert re.search(r"100/minute: 95 of 100 left, ", told.stdout)
+    assert re.search(r"100/minute: 95 of 100 left, ", completed.stdout)
 
 
 def test_inspect_agrees_with_the_gate_and_changes_nothing(server: Server, gate: Gate) -> None:
@@ -95,28 +95,28 @@ def test_inspect_agrees_with_the_gate_and_changes_nothing(server: Server, gate: 
 def test_a_secret_is_found_and_never_shown(server: Server, gate: Gate) -> None:
     gate.hit(search(X_API_Key=SECRET))
     for keys in ([f"api_key={SECRET}"], ["api_key", SECRET]):
-        told = run_headgate("inspect", SHOP, *keys, "--store", server.url)
-        assert "free: 60/hour burst 10: 8 of 10 left, one more in " in told.stdout
-        assert SECRET not in told.stdout + told.stderr
-    (digest,) = re.findall(r"key api_key\|([0-9a-f]{32})\n", told.stdout)
+        completed = run_headgate("inspect", SHOP, *keys, "--store", server.url)
+        assert "free: 60/hour burst 10: 8 of 10 left, one more in " in completed.stdout
+        assert SECRET not in completed.stdout + completed.stderr
+    (digest,) = re.findall(r"key api_key\|([0-9a-f]{32})\n", completed.stdout)
     again = run_headgate("inspect", SHOP, "api_key", digest, "--store", server.url)
     assert "8 of 10 left" in again.stdout
     other = run_headgate("inspect", SHOP, "api_key", "0" * 32, "--store", server.url)
     assert other.stdout.count("nothing is held") == 3
     assert "0" * 32 not in other.stdout
-    told = run_headgate("reset", SHOP, f"api_key={SECRET}", "--store", server.url)
-    assert told.stdout == f"search: forgot what api_key|{digest} used\n"
+    completed = run_headgate("reset", SHOP, f"api_key={SECRET}", "--store", server.url)
+    assert completed.stdout == f"search: forgot what api_key|{digest} used\n"
 
 
-def test_reset_forgets_under_all_limits_of_a_key_or_of_one_rule(server: Server, gate: Gate) -> None:
+def test_reset_clears_all_limits_of_a_key_or_those_of_one_rule(server: Server, gate: Gate) -> None:
     for _ in range(5):
         assert gate.hit(login())
-    told = run_headgate("reset", SHOP, f"ip={CLIENT}", "--store", server.url, "--rule", "login")
-    assert (told.returncode, told.stdout, told.stderr) == (0, f"login: forgot what {CLIENT} used\n", "")
+    completed = run_headgate("reset", SHOP, f"ip={CLIENT}", "--store", server.url, "--rule", "login")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, f"login: forgot what {CLIENT} used\n", "")
     assert gate.peek(login()).allowed
     assert {row["rule"] for row in inspect(server, f"ip={CLIENT}") if row["held"]} == {"candidate"}
-    told = run_headgate("reset", SHOP, CLIENT, "--store", server.url)
-    assert told.stdout == (
+    completed = run_headgate("reset", SHOP, CLIENT, "--store", server.url)
+    assert completed.stdout == (
         f"login: nothing was held of {CLIENT}\n"
         f"everyone: nothing was held of {CLIENT}\n"
         f"candidate: forgot what {CLIENT} used\n"
@@ -124,7 +124,7 @@ def test_reset_forgets_under_all_limits_of_a_key_or_of_one_rule(server: Server, 
     assert server.cli("DBSIZE") == 0
 
 
-def test_the_store_of_the_policy_is_looked_at_unless_another_is_named(server: Server, tmp_path: Path) -> None:
+def test_the_store_of_the_policy_is_used_unless_another_is_named(server: Server, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         f"version: 1\nstore: {server.url}?prefix=own&on_error=open&timeout=10s\n"
@@ -132,62 +132,62 @@ def test_the_store_of_the_policy_is_looked_at_unless_another_is_named(server: Se
     )
     with Gate(policy) as gate:
         gate.hit(Request(client_ip=CLIENT, host="example.com"))
-    told = run_headgate("inspect", str(policy), "everyone")
-    assert re.fullmatch(r"all   everyone\n      5/minute: 4 of 5 left, all in [0-9.]+ s\n", told.stdout)
-    told = run_headgate("inspect", str(policy), f"ip={CLIENT}", "host=example.com:80")
-    assert f"pair  by ip and host: key {CLIENT}|example.com\n" in told.stdout
-    lacking = failed(run_headgate("inspect", str(policy), f"ip={CLIENT}"))
+    completed = run_headgate("inspect", str(policy), "everyone")
+    assert re.fullmatch(r"all   everyone\n      5/minute: 4 of 5 left, all in [0-9.]+ s\n", completed.stdout)
+    completed = run_headgate("inspect", str(policy), f"ip={CLIENT}", "host=example.com:80")
+    assert f"pair  by ip and host: key {CLIENT}|example.com\n" in completed.stdout
+    lacking = error_of(run_headgate("inspect", str(policy), f"ip={CLIENT}"))
     assert "the rule pair counts by host besides" in lacking
 
 
 @pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")
-def test_a_shared_zone_is_a_live_store_too(tmp_path: Path) -> None:
+def test_a_shared_zone_can_be_inspected_and_reset(tmp_path: Path) -> None:
     zone = f"shared://{tmp_path}/zone?size=256KiB"
-    missing = failed(run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", zone))
+    missing = error_of(run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", zone))
     assert f"{tmp_path}/zone: there is no zone" in missing
     with Gate(SHOP, store=zone) as gate:
         gate.hit(login())
-        told = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", zone, "--rule", "login")
-        assert "5/minute: 4 of 5 left, " in told.stdout
-        told = run_headgate("reset", SHOP, f"ip={CLIENT}", "--store", zone, "--rule", "login")
-        assert told.stdout == f"login: forgot what {CLIENT} used\n"
+        completed = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", zone, "--rule", "login")
+        assert "5/minute: 4 of 5 left, " in completed.stdout
+        completed = run_headgate("reset", SHOP, f"ip={CLIENT}", "--store", zone, "--rule", "login")
+        assert completed.stdout == f"login: forgot what {CLIENT} used\n"
         assert gate.peek(login(), 0).limits[0].remaining == 5
 
 
-def test_a_store_that_does_not_answer_is_a_message(server: Server) -> None:
+def test_a_store_that_does_not_answer_is_reported_in_a_message(server: Server) -> None:
     server.stop()
     try:
-        told = failed(run_headgate("inspect", SHOP, "user=u42", "--store", f"{server.url}?timeout=100ms"))
+        message = error_of(run_headgate("inspect", SHOP, "user=u42", "--store", f"{server.url}?timeout=100ms"))
     finally:
         server.go_on()
-    assert f"headgate: {server.url}: no answer in time" in told
+    assert f"headgate: {server.url}: no answer in time" in message
     for url in (server.url.replace("redis:", "redis+cluster:"), "redis+sentinel://127.0.0.1:1/mymaster"):
-        assert f"headgate: {url.partition(':')[0]}://" in failed(
+        assert f"headgate: {url.partition(':')[0]}://" in error_of(
             run_headgate("reset", SHOP, "user=u42", "--store", url)
         )
     with single() as other:
-        gone = other.url
-    assert "cannot be reached" in failed(run_headgate("inspect", SHOP, "user=u42", "--store", gone))
+        unused_url = other.url
+    assert "cannot be reached" in error_of(run_headgate("inspect", SHOP, "user=u42", "--store", unused_url))
 
 
 def test_passwords_are_not_shown() -> None:
     with single(password="open sesame") as guarded:
-        told = run_headgate("inspect", SHOP, "user=u42", "--store", guarded.url)
-        assert told.stdout.count("nothing is held") == 3
+        completed = run_headgate("inspect", SHOP, "user=u42", "--store", guarded.url)
+        assert completed.stdout.count("nothing is held") == 3
         wrong = guarded.url.replace("sesame", "barley")
-        told = run_headgate("inspect", SHOP, "user=u42", "--store", wrong)
-    assert "barley" not in failed(told)
-    assert "password" in told.stderr
+        completed = run_headgate("inspect", SHOP, "user=u42", "--store", wrong)
+    assert "barley" not in error_of(completed)
+    assert "password" in completed.stderr
 
 
-def test_a_cluster_is_looked_at() -> None:
+def test_a_cluster_can_be_inspected_and_reset() -> None:
     with cluster(shards=3, replicas_each=0) as nodes:
         with Gate(SHOP, store=f"{nodes.url}?timeout=10s") as gate:
             gate.hit(login())
-        told = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", nodes.url, "--rule", "login")
-        assert "5/minute: 4 of 5 left, " in told.stdout
-        told = run_headgate("reset", SHOP, f"ip={CLIENT}", "--store", nodes.url)
-        assert f"login: forgot what {CLIENT} used\n" in told.stdout
+        completed = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", nodes.url, "--rule", "login")
+        assert "5/minute: 4 of 5 left, " in completed.stdout
+        completed = run_headgate("reset", SHOP, f"ip={CLIENT}", "--store", nodes.url)
+        assert f"login: forgot what {CLIENT} used\n" in completed.stdout
 
 
 BAD_CALLS = [
@@ -211,14 +211,14 @@ BAD_CALLS = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), BAD_CALLS, ids=[" ".join(call[0][2:]) for call in BAD_CALLS])
-def test_what_goes_wrong_is_a_message_and_an_exit_code(arguments: list[str], code: int, message: str) -> None:
-    told = run_headgate(*arguments)
-    assert (told.returncode, told.stdout) == (code, "")
-    assert message in told.stderr
-    assert "Traceback" not in told.stderr
+def test_an_error_is_a_message_and_an_exit_code(arguments: list[str], code: int, message: str) -> None:
+    completed = run_headgate(*arguments)
+    assert (completed.returncode, completed.stdout) == (code, "")
+    assert message in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
-def test_memory_is_what_capacity_says(server: Server, tmp_path: Path) -> None:
+def test_redis_uses_as_much_memory_as_capacity_predicts(server: Server, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "version: 1\nnamespace: shop\nidentities: {user: {header: X-User-Id}}\n"
@@ -232,8 +232,8 @@ def test_memory_is_what_capacity_says(server: Server, tmp_path: Path) -> None:
                 assert gate.hit(Request(headers={"X-User-Id": f"{user:036d}"}))
         after = server.cli("INFO", "memory")
     used = _used_memory(after) - _used_memory(before)
-    told = run_headgate("capacity", str(policy), "--users", str(users), "--rate", "1000", "--json")
-    planned = json.loads(told.stdout)
+    completed = run_headgate("capacity", str(policy), "--users", str(users), "--rate", "1000", "--json")
+    planned = json.loads(completed.stdout)
     assert [(need["states"], need["entries"]) for need in planned["limits"]] == [(users, 0), (users, 3 * users)]
     least = 0.7 if "valkey_version" in server.cli("INFO", "server") else 0.8  # Redis is what was measured
     assert least < used / planned["state_bytes"] < 1.1
@@ -243,11 +243,11 @@ def _used_memory(info: dict[str, Any]) -> int:
     return int(info["used_memory"]) - int(info["mem_clients_normal"])
 
 
-def test_capacity_is_a_table_for_people_and_json_for_programs() -> None:
-    told = run_headgate("capacity", SHOP, "--users", "1000000", "--rate", "20000")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert re.search(r"search \(free\) +60/hour burst 10 +caller +1,000,000 ", told.stdout)
-    assert "layout      a single Redis" in told.stdout
+def test_capacity_prints_a_table_or_json() -> None:
+    completed = run_headgate("capacity", SHOP, "--users", "1000000", "--rate", "20000")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert re.search(r"search \(free\) +60/hour burst 10 +caller +1,000,000 ", completed.stdout)
+    assert "layout      a single Redis" in completed.stdout
     facts = json.loads(run_headgate("capacity", SHOP, "--users", "1000000", "--rate", "20000", "--json").stdout)
     assert (facts["users"], facts["rate"], facts["layout"], facts["shards"]) == (1_000_000, 20_000, "single", 1)
     assert len(facts["limits"]) == 5

@@ -1,4 +1,4 @@
-"""Clients that keep to limits, against a real server that really refuses: what it was asked is counted there."""
+"""Clients that keep to limits, against a real server that really refuses requests and counts them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ LIBRARIES = ("httpx", "httpx, async", "requests", "aiohttp")
 # --- a server that counts
 
 
-class Asked(NamedTuple):
-    """A request as the server saw it, and how it was answered."""
+class Exchange(NamedTuple):
+    """A request as the server received it, with its response."""
 
     method: str
     path: str
     status: int
-    begun: float
+    started: float
     ended: float
     port: int
     headers: dict[str, str]
@@ -58,27 +58,29 @@ class Asked(NamedTuple):
 
 
 class Counting:
-    """Outermost on the server: remembers every request."""
+    """The outermost application of the server, which records every request."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
-        self.asked: list[Asked] = []
+        self.exchanges: list[Exchange] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         head: dict[str, Any] = {}
 
-        async def watching(message: Any) -> None:
+        async def watched_send(message: Any) -> None:
             head.update(message if message["type"] == "http.response.start" else {})
             await send(message)
 
-        await self.app(scope, receive, watching)
+        await self.app(scope, receive, watched_send)
         headers = {name.decode(): value.decode() for name, value in head["headers"]}
         port = scope["client"][1]
-        self.asked.append(Asked(scope["method"], scope["path"], head["status"], begun, time.monotonic(), port, headers))
+        self.exchanges.append(
+            Exchange(scope["method"], scope["path"], head["status"], started, time.monotonic(), port, headers)
+        )
 
     def statuses(self) -> Counter[int]:
-        return Counter(asked.status for asked in self.asked)
+        return Counter(exchange.status for exchange in self.exchanges)
 
 
 async def hello(request: Request) -> Response:
@@ -94,7 +96,7 @@ async def bad_gateway(request: Request) -> Response:
 
 
 class FirstRefused:
-    """Answers the first request of every path `/once/...` with 429, once its body was read."""
+    """Reads the body of the first request of every path `/once/...`, then answers with 429; echoes later bodies."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -109,7 +111,7 @@ class FirstRefused:
 
 
 def in_milliseconds(request: Any, decision: Any, usual: Refusal) -> Refusal:
-    """The usual refusal, and how long it is exactly, so that tests are not made of whole seconds."""
+    """The usual refusal with the wait in milliseconds, so that tests need not wait for whole seconds."""
     exactly = ("Retry-After-Ms", str(-(-(decision.retry_after_us or 0) // 1000)))
     return Refusal(usual.status, [*usual.headers, exactly], usual.body)
 
@@ -123,8 +125,8 @@ class Serving(NamedTuple):
     counting: Counting
 
     @property
-    def asked(self) -> list[Asked]:
-        return self.counting.asked
+    def exchanges(self) -> list[Exchange]:
+        return self.counting.exchanges
 
 
 @contextmanager
@@ -163,109 +165,113 @@ def running() -> Iterator[Serving]:
 
 @pytest.fixture
 def server(running: Serving) -> Serving:
-    running.asked.clear()
+    running.exchanges.clear()
     return running
 
 
-# --- four clients, asked alike
+# --- four clients with one interface
 
 
-class Ask(NamedTuple):
+class Call(NamedTuple):
     path: str = "/"
     method: str = "GET"
     body: Callable[[bool], Any] | None = None
-    """Makes a body; it is told whether that is for an asynchronous library."""
+    """Makes a body; the argument says whether it is for an asynchronous library."""
 
     headers: dict[str, str] | None = None
 
 
-class Got(NamedTuple):
+class Reply(NamedTuple):
     status: int
     text: str
 
 
-Result = Got | Exception
+Result = Reply | Exception
 Options = dict[str, Any]
 
 
 class Plan(NamedTuple):
-    """What to ask: some requests one after another, then others all at once."""
+    """The requests to send: some one after another, then others all at once."""
 
     url: str
-    in_turn: list[Ask]
-    at_once: list[Ask]
+    in_turn: list[Call]
+    at_once: list[Call]
 
 
-def ask_all(
-    library: str, url: str, asks: list[Ask], *, first: list[Ask] | None = None, at_once: bool = False, **options: Any
+def send_all(
+    library: str, url: str, calls: list[Call], *, first: list[Call] | None = None, at_once: bool = False, **options: Any
 ) -> list[Result]:
-    """What becomes of requests of one client of this library, one after another, or after the `first` all at once."""
-    plan = Plan(url, first or [], asks) if at_once else Plan(url, [*(first or []), *asks], [])
+    """Send requests with one client of this library, one after another, or all at once after the `first`."""
+    plan = Plan(url, first or [], calls) if at_once else Plan(url, [*(first or []), *calls], [])
     if library == "httpx":
-        return ask_httpx(plan, options)
+        return send_with_httpx(plan, options)
     if library == "requests":
-        return ask_requests(plan, options)
-    return asyncio.run(ask_aiohttp(plan, options) if library == "aiohttp" else ask_async_httpx(plan, options))
+        return send_with_requests(plan, options)
+    return asyncio.run(
+        send_with_aiohttp(plan, options) if library == "aiohttp" else send_with_async_httpx(plan, options)
+    )
 
 
-def ask_httpx(plan: Plan, options: Options) -> list[Result]:
+def send_with_httpx(plan: Plan, options: Options) -> list[Result]:
     with httpx.Client(transport=RateLimitTransport(**options), base_url=plan.url) as client:
 
-        def send(ask: Ask) -> Result:
-            body = ask.body(False) if ask.body else None
+        def send(call: Call) -> Result:
+            body = call.body(False) if call.body else None
             try:
-                response = client.request(ask.method, ask.path, content=body, headers=ask.headers)
+                response = client.request(call.method, call.path, content=body, headers=call.headers)
             except Exception as error:
                 return error
-            return Got(response.status_code, response.text)
+            return Reply(response.status_code, response.text)
 
         return in_threads(send, plan)
 
 
-def ask_requests(plan: Plan, options: Options) -> list[Result]:
+def send_with_requests(plan: Plan, options: Options) -> list[Result]:
     with requests.Session() as session:
         session.mount("http://", RateLimitAdapter(pool_maxsize=20, **options))
 
-        def send(ask: Ask) -> Result:
-            body = ask.body(False) if ask.body else None
+        def send(call: Call) -> Result:
+            body = call.body(False) if call.body else None
             try:
-                response = session.request(ask.method, plan.url + ask.path, data=body, headers=ask.headers, timeout=10)
+                response = session.request(
+                    call.method, plan.url + call.path, data=body, headers=call.headers, timeout=10
+                )
             except Exception as error:
                 return error
-            return Got(response.status_code, response.text)
+            return Reply(response.status_code, response.text)
 
         return in_threads(send, plan)
 
 
-def in_threads(send: Callable[[Ask], Result], plan: Plan) -> list[Result]:
-    results = [send(ask) for ask in plan.in_turn]
+def in_threads(send: Callable[[Call], Result], plan: Plan) -> list[Result]:
+    results = [send(call) for call in plan.in_turn]
     with ThreadPoolExecutor(len(plan.at_once) or 1) as pool:
         return results + list(pool.map(send, plan.at_once))
 
 
-async def ask_async_httpx(plan: Plan, options: Options) -> list[Result]:
+async def send_with_async_httpx(plan: Plan, options: Options) -> list[Result]:
     async with httpx.AsyncClient(transport=AsyncRateLimitTransport(**options), base_url=plan.url) as client:
 
-        async def send(ask: Ask) -> Result:
-            body = ask.body(True) if ask.body else None
+        async def send(call: Call) -> Result:
+            body = call.body(True) if call.body else None
             try:
-                response = await client.request(ask.method, ask.path, content=body, headers=ask.headers)
+                response = await client.request(call.method, call.path, content=body, headers=call.headers)
             except Exception as error:
                 return error
-            return Got(response.status_code, response.text)
+            return Reply(response.status_code, response.text)
 
         return await in_tasks(send, plan)
 
 
-async def ask_aiohttp(plan: Plan, options: Options) -> list[Result]:
+async def send_with_aiohttp(plan: Plan, options: Options) -> list[Result]:
     middleware = RateLimitMiddleware(**options)
     async with aiohttp.ClientSession(plan.url, middlewares=(middleware,)) as session:
 
-        async def send(ask: Ask) -> Result:
-            body = ask.body(True) if ask.body else None
+        async def send(call: Call) -> Result:
+            body = call.body(True) if call.body else None
             try:
-                async with session.request(ask.method, ask.path, data=body, headers=ask.headers) as response:
-                    return Got(response.status, await response.text())
+                async with session.request(call.method, call.path, data=body, headers=call.headers) as response:
+                    return Reply(response.status, await response.text())
             except Exception as error:
                 return error
 
@@ -274,8 +280,8 @@ async def ask_aiohttp(plan: Plan, options: Options) -> list[Result]:
     return results
 
 
-async def in_tasks(send: Callable[[Ask], Any], plan: Plan) -> list[Result]:
-    results = [await send(ask) for ask in plan.in_turn]
+async def in_tasks(send: Callable[[Call], Any], plan: Plan) -> list[Result]:
+    results = [await send(call) for call in plan.in_turn]
     return results + list(await asyncio.gather(*map(send, plan.at_once)))
 
 
@@ -285,14 +291,14 @@ def library(request: pytest.FixtureRequest) -> str:
     return name
 
 
-HELLO = Got(200, "hello")
+HELLO = Reply(200, "hello")
 
 
 # --- a server that refuses
 
 
-def of_each_library(check: Callable[[str], None]) -> None:
-    """Check all libraries at the same time, where that takes a second."""
+def with_each_library(check: Callable[[str], None]) -> None:
+    """Run a check that takes seconds with all libraries at the same time."""
     with ThreadPoolExecutor(len(LIBRARIES)) as pool:
         for library, checked in [(library, pool.submit(check, library)) for library in LIBRARIES]:
             try:
@@ -302,79 +308,81 @@ def of_each_library(check: Callable[[str], None]) -> None:
                 raise
 
 
-def test_a_client_that_is_refused_waits_as_it_is_told_and_gets_what_it_asked_for() -> None:
+def test_a_refused_client_waits_for_retry_after_and_gets_its_response() -> None:
     def check(library: str) -> None:
         with serving("2 per 2 seconds fixed", headers="none") as server:
-            assert ask_all(library, server.url, [Ask()] * 5) == [HELLO] * 5
-            refused = [asked for asked in server.asked if asked.status == 429]
+            assert send_all(library, server.url, [Call()] * 5) == [HELLO] * 5
+            refused = [exchange for exchange in server.exchanges if exchange.status == 429]
             assert len(refused) in (1, 2), (
-                "five are more than two windows hold; the second only if a window ended just then"
+                "five requests exceed two windows; a second is refused only if a window ended just then"
             )
-            for one in refused:
-                after = server.asked[server.asked.index(one) + 1]
-                assert after.begun - one.ended >= int(one.headers["retry-after"])
-            assert len({asked.port for asked in server.asked}) == 1, "an answer that is not wanted frees its connection"
+            for refusal in refused:
+                retry = server.exchanges[server.exchanges.index(refusal) + 1]
+                assert retry.started - refusal.ended >= int(refusal.headers["retry-after"])
+            assert len({exchange.port for exchange in server.exchanges}) == 1, (
+                "a discarded response frees its connection"
+            )
 
-    of_each_library(check)
+    with_each_library(check)
 
 
-def test_a_client_that_is_told_what_remains_is_never_refused() -> None:
+def test_a_client_that_reads_what_remains_is_never_refused() -> None:
     def check(library: str) -> None:
         with serving("3/second fixed") as server:
-            assert ask_all(library, server.url, [Ask()] * 5) == [HELLO] * 5
+            assert send_all(library, server.url, [Call()] * 5) == [HELLO] * 5
             assert server.counting.statuses() == {200: 5}
 
-    of_each_library(check)
+    with_each_library(check)
 
 
-def test_twelve_at_once_hold_after_one_refusal(library: str) -> None:
+def test_twelve_concurrent_calls_wait_after_one_refusal(library: str) -> None:
     with serving("12 per second log", headers="none", cost=cost_of, refusal=in_milliseconds) as server:
         httpx.get(server.url, headers={"X-Cost": "12"})
-        results = ask_all(library, server.url, [Ask()] * 12, first=[Ask()], at_once=True, retries=0)
-        assert [result.status for result in results if isinstance(result, Got)] == [429] + [200] * 12
-        refused = next(asked for asked in server.asked if asked.status == 429)
-        later = server.asked[server.asked.index(refused) + 1 :]
+        results = send_all(library, server.url, [Call()] * 12, first=[Call()], at_once=True, retries=0)
+        assert [result.status for result in results if isinstance(result, Reply)] == [429] + [200] * 12
+        refused = next(exchange for exchange in server.exchanges if exchange.status == 429)
+        later = server.exchanges[server.exchanges.index(refused) + 1 :]
         assert len(later) == 12
         wait_s = int(refused.headers["retry-after-ms"]) / 1000
-        assert all(asked.begun - refused.ended >= wait_s for asked in later)
+        assert all(exchange.started - refused.ended >= wait_s for exchange in later)
 
 
-def test_limits_of_the_client_hold_before_anything_is_sent(library: str) -> None:
+def test_limits_of_the_client_apply_before_anything_is_sent(library: str) -> None:
     with serving() as server:
-        begun = time.monotonic()
-        results = ask_all(library, server.url, [Ask()] * 20, at_once=True, limits="5 per 100 ms log")
-        assert time.monotonic() - begun >= 0.3
+        started = time.monotonic()
+        results = send_all(library, server.url, [Call()] * 20, at_once=True, limits="5 per 100 ms log")
+        assert time.monotonic() - started >= 0.3
         assert results == [HELLO] * 20
         assert server.counting.statuses() == {200: 20}
 
 
-def test_who_would_stand_in_line_for_too_long_is_refused_here(library: str, server: Serving) -> None:
-    results = ask_all(library, server.url, [Ask()] * 3, limits="2/minute", timeout=1)
+def test_a_call_that_would_wait_too_long_is_refused_by_the_client(library: str, server: Serving) -> None:
+    results = send_all(library, server.url, [Call()] * 3, limits="2/minute", timeout=1)
     assert results[:2] == [HELLO] * 2
     assert isinstance(results[2], RateLimited) and results[2].decision.retry_after is not None
-    assert len(server.asked) == 2
+    assert len(server.exchanges) == 2
 
 
-def test_the_deadline_is_held(library: str) -> None:
+def test_a_call_keeps_to_its_deadline(library: str) -> None:
     with serving("1/minute", headers="none") as server:
-        begun = time.monotonic()
-        served, refused, held = ask_all(library, server.url, [Ask()] * 3, timeout=5)
+        started = time.monotonic()
+        served, refused, held = send_all(library, server.url, [Call()] * 3, timeout=5)
         ended = time.monotonic()
-        assert ended - begun - stalled_s(begun, ended) < 2
+        assert ended - started - stalled_s(started, ended) < 2
         assert served == HELLO
-        assert isinstance(refused, Got) and refused.status == 429 and "retry in" in refused.text
+        assert isinstance(refused, Reply) and refused.status == 429 and "retry in" in refused.text
         assert isinstance(held, Held) and 50 < held.retry_after <= 120
-        assert len(server.asked) == 2, "whoever cannot wait is not sent"
+        assert len(server.exchanges) == 2, "a request that cannot wait is not sent"
 
 
-def test_an_answer_that_was_given_up_can_still_be_read(library: str, server: Serving) -> None:
-    (result,) = ask_all(library, server.url, [Ask("/bad-gateway")], limits="1/minute", timeout=2)
-    assert result == Got(502, "bad gateway")
-    assert len(server.asked) == 1
+def test_a_response_whose_retry_is_given_up_can_still_be_read(library: str, server: Serving) -> None:
+    (result,) = send_all(library, server.url, [Call("/bad-gateway")], limits="1/minute", timeout=2)
+    assert result == Reply(502, "bad gateway")
+    assert len(server.exchanges) == 1
 
 
 def at_once() -> float:
-    """Instead of chance: no pause."""
+    """Replaces the random number: no pause."""
     return 0.0
 
 
@@ -405,22 +413,22 @@ def a_file(asynchronous: bool) -> Any:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_a_body_that_was_read_up_is_not_sent_again(library: str, method: str, server: Serving) -> None:
-    (result,) = ask_all(library, server.url, [Ask(f"/once/generator {method} {library}", method, a_generator)])
-    assert result == Got(429, "later")
+def test_a_consumed_body_is_not_sent_again(library: str, method: str, server: Serving) -> None:
+    (result,) = send_all(library, server.url, [Call(f"/once/generator {method} {library}", method, a_generator)])
+    assert result == Reply(429, "later")
     assert server.counting.statuses() == {429: 1}
 
 
-def test_a_body_of_bytes_is_sent_again_and_whole(library: str, server: Serving) -> None:
-    (result,) = ask_all(library, server.url, [Ask(f"/once/bytes {library}", "POST", some_bytes)])
-    assert result == Got(200, "as often as you like")
+def test_a_body_of_bytes_is_sent_again_completely(library: str, server: Serving) -> None:
+    (result,) = send_all(library, server.url, [Call(f"/once/bytes {library}", "POST", some_bytes)])
+    assert result == Reply(200, "as often as you like")
     assert server.counting.statuses() == {429: 1, 200: 1}
 
 
 @pytest.mark.parametrize("library", ["requests", "aiohttp"])
-def test_a_file_is_rewound_to_where_it_was(library: str, server: Serving) -> None:
-    (result,) = ask_all(library, server.url, [Ask(f"/once/file {library}", "POST", a_file)])
-    assert result == Got(200, "and rewound")
+def test_a_file_is_rewound_to_its_first_position(library: str, server: Serving) -> None:
+    (result,) = send_all(library, server.url, [Call(f"/once/file {library}", "POST", a_file)])
+    assert result == Reply(200, "and rewound")
 
 
 def test_a_form_of_httpx_is_sent_again_if_its_files_can_be_rewound(server: Serving) -> None:
@@ -435,32 +443,32 @@ def test_a_form_of_httpx_is_sent_again_if_its_files_can_be_rewound(server: Servi
         assert response.status_code == 429
 
 
-def test_a_body_that_nobody_began_to_read_can_still_be_sent(library: str) -> None:
+def test_a_body_that_was_never_read_can_still_be_sent(library: str) -> None:
     with closed_port() as url:
-        begun = time.monotonic()
-        (result,) = ask_all(library, url, [Ask("/", "POST", a_generator)], random=lambda: 1.0)
+        started = time.monotonic()
+        (result,) = send_all(library, url, [Call("/", "POST", a_generator)], random=lambda: 1.0)
         assert isinstance(result, httpx.ConnectError | requests.ConnectionError | aiohttp.ClientConnectorError)
-        assert time.monotonic() - begun >= 0.3, "0.1 and 0.2 seconds between three tries"
+        assert time.monotonic() - started >= 0.3, "0.1 and 0.2 seconds between three tries"
 
 
 # --- servers that fail
 
 
 def test_retries_of_a_server_that_always_fails_are_bounded(library: str, server: Serving) -> None:
-    results = ask_all(library, server.url, [Ask("/unwell")] * 40, random=at_once)
-    assert results == [Got(503, "unwell")] * 40
-    assert 50 <= len(server.asked) <= 40 + 10 + 4 + 1
-    one_way = ask_all(library, server.url, [Ask("/unwell", "POST")], random=at_once)
-    assert one_way == [Got(503, "unwell")]
-    assert server.asked[-2].method == "GET", "what is not idempotent is sent once"
+    results = send_all(library, server.url, [Call("/unwell")] * 40, random=at_once)
+    assert results == [Reply(503, "unwell")] * 40
+    assert 50 <= len(server.exchanges) <= 40 + 10 + 4 + 1
+    one_way = send_all(library, server.url, [Call("/unwell", "POST")], random=at_once)
+    assert one_way == [Reply(503, "unwell")]
+    assert server.exchanges[-2].method == "GET", "a request that is not idempotent is sent once"
 
 
 def test_adaptive_throttling_takes_load_off_a_server_that_fails(library: str, server: Serving) -> None:
-    results = ask_all(library, server.url, [Ask("/unwell")] * 60, adaptive=True, retries=0)
+    results = send_all(library, server.url, [Call("/unwell")] * 60, adaptive=True, retries=0)
     throttled = [result for result in results if isinstance(result, Throttled)]
-    assert len(throttled) + len(server.asked) == 60
-    assert len(server.asked) <= 30
-    assert isinstance(ask_all(library, server.url, [Ask()], adaptive=True)[0], Got)
+    assert len(throttled) + len(server.exchanges) == 60
+    assert len(server.exchanges) <= 30
+    assert isinstance(send_all(library, server.url, [Call()], adaptive=True)[0], Reply)
 
 
 @contextmanager
@@ -472,8 +480,8 @@ def closed_port() -> Iterator[str]:
 
 @contextmanager
 def hanging_up() -> Iterator[tuple[str, list[bytes]]]:
-    """A server that reads a request and closes the connection without a word."""
-    requests_seen: list[bytes] = []
+    """A server that reads a request and closes the connection without a response."""
+    received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -484,12 +492,12 @@ def hanging_up() -> Iterator[tuple[str, list[bytes]]]:
                     return
                 with connection:
                     connection.settimeout(5)
-                    requests_seen.append(connection.recv(65536))
+                    received.append(connection.recv(65536))
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests_seen
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", received
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             thread.join()
@@ -498,60 +506,62 @@ def hanging_up() -> Iterator[tuple[str, list[bytes]]]:
 LOST = httpx.RemoteProtocolError | httpx.ReadError | requests.ConnectionError | aiohttp.ClientConnectionError
 
 
-def test_what_may_have_been_done_is_only_repeated_where_that_does_not_matter(library: str) -> None:
-    with hanging_up() as (url, seen):
-        (result,) = ask_all(library, url, [Ask(method="POST")], random=at_once)
+def test_a_call_that_may_have_succeeded_is_repeated_only_if_idempotent(library: str) -> None:
+    with hanging_up() as (url, received):
+        (result,) = send_all(library, url, [Call(method="POST")], random=at_once)
         assert isinstance(result, LOST)
-        assert len(seen) == 1
-        (result,) = ask_all(library, url, [Ask(method="POST", headers={"Idempotency-Key": "8e03978e"})], random=at_once)
+        assert len(received) == 1
+        (result,) = send_all(
+            library, url, [Call(method="POST", headers={"Idempotency-Key": "8e03978e"})], random=at_once
+        )
         assert isinstance(result, LOST)
-        assert len(seen) == 4
-        (result,) = ask_all(library, url, [Ask()], random=at_once)
+        assert len(received) == 4
+        (result,) = send_all(library, url, [Call()], random=at_once)
         assert isinstance(result, LOST)
-        # aiohttp itself tries an idempotent method once more, which is another call here
-        assert len(seen) == 4 + (6 if library == "aiohttp" else 3)
+        # aiohttp itself repeats an idempotent request once, which is another call here
+        assert len(received) == 4 + (6 if library == "aiohttp" else 3)
 
 
-def test_a_certificate_that_is_wrong_is_not_tried_again() -> None:
+def test_a_wrong_certificate_is_not_tried_again() -> None:
     from ssl import SSLCertVerificationError
 
     def refuse(request: httpx.Request) -> httpx.Response:
-        tried.append(request)
+        sent.append(request)
         try:
             raise SSLCertVerificationError("self-signed certificate")
         except SSLCertVerificationError as error:
             raise httpx.ConnectError("certificate verify failed") from error
 
-    tried: list[httpx.Request] = []
+    sent: list[httpx.Request] = []
     with httpx.Client(transport=RateLimitTransport(transport=httpx.MockTransport(refuse))) as client:
         for _ in range(2):
             with pytest.raises(httpx.ConnectError):
                 client.get("https://example.com/")
-    assert len(tried) == 2
+    assert len(sent) == 2
 
 
-# --- skins
+# --- transports and adapters
 
 
-def test_a_transport_may_answer_with_what_it_has_read_already() -> None:
-    def read_already(*statuses: int) -> httpx.MockTransport:
-        left = list(statuses)
-        return httpx.MockTransport(lambda request: httpx.Response(left.pop(0), text="unwell"))
+def test_a_transport_may_return_responses_that_are_already_read() -> None:
+    def buffered(*statuses: int) -> httpx.MockTransport:
+        remaining = list(statuses)
+        return httpx.MockTransport(lambda request: httpx.Response(remaining.pop(0), text="unwell"))
 
-    transport = RateLimitTransport("2/minute", read_already(429, 502), timeout=1)
+    transport = RateLimitTransport("2/minute", buffered(429, 502), timeout=1)
     with httpx.Client(transport=transport) as client:
         response = client.get("https://example.com/")
         assert (response.status_code, response.text) == (502, "unwell")
 
     async def main() -> None:
-        transport = AsyncRateLimitTransport(None, read_already(429, 502), retries=1)
+        transport = AsyncRateLimitTransport(None, buffered(429, 502), retries=1)
         async with httpx.AsyncClient(transport=transport) as client:
             assert (await client.get("https://example.com/")).text == "unwell"
 
     asyncio.run(main())
 
 
-def test_a_response_that_is_streamed_stays_one(server: Serving) -> None:
+def test_a_streamed_response_stays_streamed(server: Serving) -> None:
     with httpx.Client(transport=RateLimitTransport("9/second")) as client:
         with client.stream("GET", f"{server.url}/once/stream-1") as response:
             assert response.status_code == 200 and b"".join(response.iter_raw()) == b""
@@ -574,15 +584,15 @@ def test_a_limiter_may_be_shared_and_is_left_open(server: Serving) -> None:
     assert limiter.peek("all", 0).remaining == 1
 
     async def main() -> None:
-        mine = AsyncLimiter("1/minute")
-        middleware = RateLimitMiddleware(mine, key=lambda request: request.url.path, timeout=0)
+        async_limiter = AsyncLimiter("1/minute")
+        middleware = RateLimitMiddleware(async_limiter, key=lambda request: request.url.path, timeout=0)
         async with aiohttp.ClientSession(server.url, middlewares=(middleware,)) as session:
             async with session.get("/") as response:
                 assert response.status == 200
             with pytest.raises(RateLimited):
                 await session.get("/")
         await middleware.close()
-        assert (await mine.peek("/", 0)).remaining == 0
+        assert (await async_limiter.peek("/", 0)).remaining == 0
 
     asyncio.run(main())
 
@@ -605,7 +615,7 @@ def test_transports_close_what_they_opened(server: Serving) -> None:
     asyncio.run(main())
 
 
-def test_an_aiohttp_without_middlewares_for_clients_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aiohttp_without_client_middlewares_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(aiohttp, "ClientHandlerType")
     monkeypatch.setattr(aiohttp, "__version__", "3.11.18")
     with pytest.raises(ConfigError, match=r"need aiohttp 3\.12 or later, this is 3\.11\.18"):
@@ -648,5 +658,5 @@ def test_the_examples_run_as_they_are() -> None:
             for example in examples
         ]  # fmt: skip
         for process in started:
-            printed, said = process.communicate(timeout=30)
-            assert (process.returncode, printed.split()) == (0, ["200"] * 8), said
+            stdout, stderr = process.communicate(timeout=30)
+            assert (process.returncode, stdout.split()) == (0, ["200"] * 8), stderr

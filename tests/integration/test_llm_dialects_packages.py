@@ -1,4 +1,4 @@
-"""What the real packages of OpenAI and Anthropic make of refusals, errors and streams that are ended."""
+"""How the real packages of OpenAI and Anthropic handle refusals, errors and streams that are cut."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.integration
 
 
 class FixedServer(ThreadingHTTPServer):
-    """Answers every request with the same, and counts them."""
+    """Answers every request with the same response, and counts the requests."""
 
-    answer: Answer
-    asked = 0
+    response: Answer
+    requests = 0
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -34,8 +34,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.server.asked += 1
-        status, headers, body = self.server.answer
+        self.server.requests += 1
+        status, headers, body = self.server.response
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ def anthropic_of(server: FixedServer) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def ask_openai(server: FixedServer) -> openai.APIStatusError:
+def error_of_openai(server: FixedServer) -> openai.APIStatusError:
     with openai_of(server) as client, pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(model="gpt-5.5", messages=[{"role": "user", "content": "hi"}])
     return caught.value
 
 
-def ask_anthropic(server: FixedServer) -> anthropic.APIStatusError:
+def error_of_anthropic(server: FixedServer) -> anthropic.APIStatusError:
     with anthropic_of(server) as client, pytest.raises(anthropic.APIStatusError) as caught:
         client.messages.create(model="claude-opus-5", max_tokens=5, messages=[{"role": "user", "content": "hi"}])
     return caught.value
@@ -91,23 +91,23 @@ def refused(family: Any, limits: str, cost: dict[str, Any]) -> Answer:
 BUDGET = ("1 usd/day in UTC", {"usd": "0.9"})
 
 
-def test_a_budget_is_told_once_and_no_package_sleeps_or_retries(server: FixedServer) -> None:
-    server.answer = refused("openai", *BUDGET)
-    told = ask_openai(server)
-    assert isinstance(told, openai.RateLimitError) and server.asked == 1
-    assert told.type == told.code == "insufficient_quota" and told.request_id is not None
-    server.answer = refused("anthropic", *BUDGET)
-    error = ask_anthropic(server)
-    assert isinstance(error, anthropic.RateLimitError) and server.asked == 2
+def test_a_used_up_budget_makes_no_package_sleep_or_retry(server: FixedServer) -> None:
+    server.response = refused("openai", *BUDGET)
+    openai_error = error_of_openai(server)
+    assert isinstance(openai_error, openai.RateLimitError) and server.requests == 1
+    assert openai_error.type == openai_error.code == "insufficient_quota" and openai_error.request_id is not None
+    server.response = refused("anthropic", *BUDGET)
+    error = error_of_anthropic(server)
+    assert isinstance(error, anthropic.RateLimitError) and server.requests == 2
     assert error.request_id is not None and "budget" in error.message
 
 
-def test_a_short_wait_is_slept_by_both_packages(server: FixedServer) -> None:
+def test_both_packages_sleep_for_a_short_wait(server: FixedServer) -> None:
     limits = ("1 per 50 ms", {"requests": 1})
-    server.answer = refused("openai", *limits)
-    assert isinstance(ask_openai(server), openai.RateLimitError) and server.asked == 3
-    server.answer = refused("anthropic", *limits)
-    assert isinstance(ask_anthropic(server), anthropic.RateLimitError) and server.asked == 6
+    server.response = refused("openai", *limits)
+    assert isinstance(error_of_openai(server), openai.RateLimitError) and server.requests == 3
+    server.response = refused("anthropic", *limits)
+    assert isinstance(error_of_anthropic(server), anthropic.RateLimitError) and server.requests == 6
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_a_short_wait_is_slept_by_both_packages(server: FixedServer) -> None:
         (Problem.TOO_LARGE, openai.APIStatusError, anthropic.APIStatusError),
     ],
 )
-def test_problems_are_the_errors_that_packages_know(
+def test_problems_raise_the_errors_of_the_packages(
     server: FixedServer, problem: Problem, of_openai: type[Exception], of_anthropic: type[Exception]
 ) -> None:
-    server.answer = problem_answer("openai", problem, "it is so")
-    assert isinstance(ask_openai(server), of_openai)
-    server.answer = problem_answer("anthropic", problem, "it is so")
-    assert isinstance(ask_anthropic(server), of_anthropic)
-    assert server.asked == 2
+    server.response = problem_answer("openai", problem, "it is so")
+    assert isinstance(error_of_openai(server), of_openai)
+    server.response = problem_answer("anthropic", problem, "it is so")
+    assert isinstance(error_of_anthropic(server), of_anthropic)
+    assert server.requests == 2
 
 
 def streamed(dialect: str, events: list[dict[str, Any]], usage: Usage) -> Answer:
-    """A stream of these events that is cut after the last."""
+    """Make a stream of these events that is cut after the last."""
     end, body = StreamEnd(dialect), b""
     for event in events:
         end.read(event)
@@ -141,10 +141,10 @@ def streamed(dialect: str, events: list[dict[str, Any]], usage: Usage) -> Answer
     return Answer(200, [("content-type", "text/event-stream")], body + end.cut(usage))
 
 
-def test_a_chat_that_is_cut_ends_as_one_of_its_most_tokens(server: FixedServer) -> None:
+def test_a_cut_chat_ends_as_one_that_reached_its_maximum_of_tokens(server: FixedServer) -> None:
     chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "gpt-5.5"}
-    begun = {**chunk, "choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": None}]}
-    server.answer = streamed("chat", [begun], Usage(10, 4))
+    first = {**chunk, "choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": None}]}
+    server.response = streamed("chat", [first], Usage(10, 4))
     with openai_of(server) as client:
         create = client.chat.completions.create
         with create(model="gpt-5.5", messages=[{"role": "user", "content": "hi"}], stream=True) as stream:
@@ -154,7 +154,7 @@ def test_a_chat_that_is_cut_ends_as_one_of_its_most_tokens(server: FixedServer) 
     assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (10, 4)
 
 
-def test_messages_that_are_cut_end_as_one_of_their_most_tokens(server: FixedServer) -> None:
+def test_cut_messages_end_as_those_that_reached_their_maximum_of_tokens(server: FixedServer) -> None:
     message: dict[str, Any] = {
         "id": "m", "type": "message", "role": "assistant", "model": "claude-opus-5", "content": [],
         "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 10, "output_tokens": 1},
@@ -164,7 +164,7 @@ def test_messages_that_are_cut_end_as_one_of_their_most_tokens(server: FixedServ
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
     ]
-    server.answer = streamed("messages", events, Usage(10, 4))
+    server.response = streamed("messages", events, Usage(10, 4))
     with (
         anthropic_of(server) as client,
         client.messages.stream(
@@ -176,20 +176,20 @@ def test_messages_that_are_cut_end_as_one_of_their_most_tokens(server: FixedServ
     assert [block.text for block in final.content if block.type == "text"] == ["Hel"]
 
 
-def test_a_response_that_is_cut_is_incomplete(server: FixedServer) -> None:
+def test_a_cut_response_is_incomplete(server: FixedServer) -> None:
     response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5.5", "output": [],
                 "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "status": "in_progress"}  # fmt: skip
-    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    position = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": response},
         {"type": "response.output_item.added", "output_index": 0, "item": item},
-        {"type": "response.content_part.added", **place, "part": part},
-        {"type": "response.output_text.delta", **place, "delta": "Hel", "logprobs": []},
+        {"type": "response.content_part.added", **position, "part": part},
+        {"type": "response.output_text.delta", **position, "delta": "Hel", "logprobs": []},
     ]
     numbered = [{**event, "sequence_number": number} for number, event in enumerate(events)]
-    server.answer = streamed("responses", numbered, Usage(10, 4))
+    server.response = streamed("responses", numbered, Usage(10, 4))
     with (
         openai_of(server) as client,
         client.responses.create(model="gpt-5.5", input="hi", stream=True) as stream,

@@ -1,6 +1,6 @@
-"""What budgets of language models promise, on real stores: no race passes them, no death loses or doubles anything.
+"""Guarantees of budgets of language models on real stores: no race exceeds them, no death loses or doubles a charge.
 
-The simulation of calls takes a million of them with HEADGATE_LAWS=long.
+The simulation makes a million calls with HEADGATE_LAWS=long.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     elif request.param == "shared":
         yield f"shared://{tmp_path}/zone?size=16MiB"
     else:
-        own: Server = request.getfixturevalue("server")
-        yield f"redis://127.0.0.1:{own.port}/0?timeout=20s"
+        redis: Server = request.getfixturevalue("server")
+        yield f"redis://127.0.0.1:{redis.port}/0?timeout=20s"
 
 
 def at_once(work: Any, number: int = AT_ONCE) -> list[Any]:
-    """What so many threads get that begin together."""
-    begin, came = threading.Barrier(number), [None] * number
+    """Run so many threads that begin together; return their results."""
+    barrier, results = threading.Barrier(number), [None] * number
 
-    def one(index: int) -> None:
-        begin.wait()
-        came[index] = work(index)
+    def run(index: int) -> None:
+        barrier.wait()
+        results[index] = work(index)
 
-    threads = [threading.Thread(target=one, args=(index,)) for index in range(number)]
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(number)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return came
+    return results
 
 
 KINDS = {
@@ -78,11 +78,11 @@ KINDS = {
     "25 concurrent": 25,
     "60000 tokens/day bucket; 0.3 usd/day in UTC; 30 concurrent; 60/hour": 30,
 }
-"""How many calls of 1,000 tokens in and 500 out pass of each kind, where nothing is settled."""
+"""How many calls of 1,000 input and 500 output tokens pass each kind of limit while nothing is settled."""
 
 
 @pytest.mark.parametrize("limits", KINDS)
-def test_of_two_hundred_calls_at_once_just_so_many_pass_as_fit(store: str, limits: str) -> None:
+def test_of_two_hundred_concurrent_calls_exactly_as_many_pass_as_fit(store: str, limits: str) -> None:
     name = f"n{list(KINDS).index(limits)}"
     with LlmGate(policy(limits, name), store=store) as gate:
         calls: list[Call] = at_once(lambda _: gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500))
@@ -92,31 +92,31 @@ def test_of_two_hundred_calls_at_once_just_so_many_pass_as_fit(store: str, limit
         again = gate.reserve("m", user="u1", input_tokens=1, max_tokens=1)
         assert bool(again) == (
             KINDS[limits] < 45 or "usd" in limits
-        )  # requests that were sent count on, all else is back
+        )  # sent requests still count, everything else is given back
 
 
-def test_what_is_settled_a_window_later_leaves_that_window_alone() -> None:
+def test_a_settlement_in_the_next_window_does_not_change_that_window() -> None:
     for limits in ("10000 tokens/day in UTC", "10000 tokens/day fixed"):
         clock = ManualClock(20_000 * DAY_US - 1)
         gate = LlmGate(policy(limits), clock=clock)
         call = gate.reserve("m", user="u1", input_tokens=8_000, max_tokens=1_000)
         clock.advance(2)
         call.settle_usage(Usage(400, 100))
-        whole = gate.reserve("m", user="u1", input_tokens=10_000, max_tokens=0)
-        assert whole and not gate.reserve("m", user="u1", input_tokens=1, max_tokens=0)
+        call_of_all = gate.reserve("m", user="u1", input_tokens=10_000, max_tokens=0)
+        assert call_of_all and not gate.reserve("m", user="u1", input_tokens=1, max_tokens=0)
 
 
 @pytest.mark.parametrize("kind", ["shared", "redis"])
 def test_a_process_that_is_killed_leaves_its_charge_and_frees_its_place(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    own = policy("10000 tokens/day in UTC; 1 concurrent", lease="2 seconds")
+    document = policy("10000 tokens/day in UTC; 1 concurrent", lease="2 seconds")
     store = f"shared://{tmp_path}/zone?size=16MiB"
     if kind == "redis":
-        real: Server = request.getfixturevalue("server")
-        store = f"redis://127.0.0.1:{real.port}/1?timeout=20s"
-    command = [sys.executable, str(Path(__file__).with_name("llm_holder.py")), store, json.dumps(own)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder, LlmGate(own, store=store) as gate:
+        redis: Server = request.getfixturevalue("server")
+        store = f"redis://127.0.0.1:{redis.port}/1?timeout=20s"
+    command = [sys.executable, str(Path(__file__).with_name("llm_holder.py")), store, json.dumps(document)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder, LlmGate(document, store=store) as gate:
         assert holder.stdout is not None
         call_id = holder.stdout.readline().strip()
         holder.send_signal(signal.SIGKILL)
@@ -130,16 +130,16 @@ def test_a_process_that_is_killed_leaves_its_charge_and_frees_its_place(
 
         until(is_free)
         tokens, _ = free[0].decision.limits
-        assert tokens.remaining == 10_000 - 1500 - 1  # what the dead one held stays
+        assert tokens.remaining == 10_000 - 1500 - 1  # the charge of the killed process stays
         free[0].cancel()
-        assert gate.gate.commit(call_id, {"tokens": 700}).outcome == "settled"  # its books may tell the truth later
+        assert gate.gate.commit(call_id, {"tokens": 700}).outcome == "settled"  # its books may settle the call later
         assert gate.gate.commit(call_id, {"tokens": 1}).outcome == "already settled"
-        left, _ = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
-        assert left.remaining == 10_000 - 700
+        settled, _ = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
+        assert settled.remaining == 10_000 - 700
 
 
 class Sums:
-    """Books that only add up what counts of each user."""
+    """Books that only add up the charges of each user."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, int] = {}
@@ -166,24 +166,24 @@ class Sums:
 
 
 def test_books_and_limits_agree_to_the_token_and_the_billionth_of_a_dollar() -> None:
-    chance, clock, sums = random.Random(20261122), ManualClock(20_000 * DAY_US), Sums()
+    rng, clock, sums = random.Random(20261122), ManualClock(20_000 * DAY_US), Sums()
     quotas = {"user": 10**9, "user.tokens": 10**12, "user.usd": 4_000_000 * 10**9}
     limits = "1_000_000_000/month in UTC; 1_000_000_000_000 tokens/month in UTC; 4_000_000 usd/month in UTC"
     gate = LlmGate(policy(f"{limits}; 1000 concurrent"), clock=clock, books=sums)
     late: list[Call] = []
     for number in range(CALLS):
-        call = gate.reserve("m", user=f"u{number % 7}", input_tokens=chance.randrange(5000), max_tokens=2000)
+        call = gate.reserve("m", user=f"u{number % 7}", input_tokens=rng.randrange(5000), max_tokens=2000)
         assert call
-        if chance.random() < 0.1:
+        if rng.random() < 0.1:
             late.append(call)
         else:
-            settle(call, chance)
+            settle(call, rng)
         if len(late) > 300:
-            settle(late.pop(chance.randrange(300)), chance)
-            call.cancel()  # of what is settled nothing changes any more
-        clock.advance(chance.randrange(1000))
+            settle(late.pop(rng.randrange(300)), rng)
+            call.cancel()  # a settled call does not change any more
+        clock.advance(rng.randrange(1000))
     for call in late:
-        settle(call, chance)
+        settle(call, rng)
     assert not sums.open
     for user, requests in sums.requests.items():
         readings = {
@@ -195,10 +195,10 @@ def test_books_and_limits_agree_to_the_token_and_the_billionth_of_a_dollar() -> 
         assert quotas["user.usd"] - readings["usd"].remaining == sums.cost[user]
 
 
-def settle(call: Call, chance: random.Random) -> None:
-    """Settle a call in one of the ways that happen, with an estimate that was wrong in either direction."""
-    usage = Usage(chance.randrange(8000), chance.randrange(4000))
-    way = chance.randrange(10)
+def settle(call: Call, rng: random.Random) -> None:
+    """Settle a call in one of the possible ways, with an estimate that was wrong in either direction."""
+    usage = Usage(rng.randrange(8000), rng.randrange(4000))
+    way = rng.randrange(10)
     if way == 0:
         call.cancel()
     elif way == 1:

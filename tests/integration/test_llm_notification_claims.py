@@ -1,4 +1,4 @@
-"""A webhook of soft limits behind several gates: on one store they notify it once, without a store each does."""
+"""A webhook of soft limits behind several gates: with a shared store they notify it once, without one each does."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with single() as own:
-        yield own
+    with single() as running:
+        yield running
 
 
 @pytest.fixture(params=["shared", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
-        own: Server = request.getfixturevalue("server")
-        return f"redis://127.0.0.1:{own.port}/0?timeout=20s"
+        redis: Server = request.getfixturevalue("server")
+        return f"redis://127.0.0.1:{redis.port}/0?timeout=20s"
     if core.native is None:
         pytest.skip("a zone needs the native core")
     return f"shared://{tmp_path}/zone?size=4MiB"
@@ -87,7 +87,7 @@ def policy(receiver: Receiver, namespace: str = "llm") -> dict[str, Any]:
     }
 
 
-def test_gates_that_share_a_store_notify_a_webhook_once_until_the_limit_is_as_new(
+def test_gates_that_share_a_store_notify_a_webhook_once_until_the_limit_is_restored(
     store: str, receiver: Receiver
 ) -> None:
     clock = ManualClock(20_000 * DAY_US)
@@ -103,7 +103,7 @@ def test_gates_that_share_a_store_notify_a_webhook_once_until_the_limit_is_as_ne
         assert receiver.teams(1) == ["red"]
 
 
-def test_policies_of_two_namespaces_notify_of_their_own_limits_each(store: str, receiver: Receiver) -> None:
+def test_policies_of_two_namespaces_each_notify_of_their_own_limits(store: str, receiver: Receiver) -> None:
     with ExitStack() as stack:
         for namespace in ("one", "two"):
             gate = stack.enter_context(LlmGate(policy(receiver, namespace), store=store))
@@ -111,9 +111,9 @@ def test_policies_of_two_namespaces_notify_of_their_own_limits_each(store: str, 
         assert receiver.teams(2) == ["red", "red"]
 
 
-def test_without_its_store_each_process_tells(caplog: pytest.LogCaptureFixture) -> None:
-    with single() as own:
-        store = open_store(f"redis://127.0.0.1:{own.port}/0?timeout=500ms")
+def test_without_its_store_each_process_notifies(caplog: pytest.LogCaptureFixture) -> None:
+    with single() as redis:
+        store = open_store(f"redis://127.0.0.1:{redis.port}/0?timeout=500ms")
         claims = NotificationClaims(store)
         assert claims.claim(("day", "red"), DAY_US) and not claims.claim(("day", "red"), DAY_US)
     assert claims.claim(("day", "red"), DAY_US) and claims.claim(("day", "red"), DAY_US)

@@ -50,21 +50,21 @@ def proxy(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(autouse=True)
 def _good_again(provider: Provider) -> None:
     provider.behaviours.clear()
-    provider.refused = provider.left = 0
+    provider.refused = provider.disconnects = 0
 
 
 @contextmanager
-def answering_once(answer: bytes) -> Iterator[int]:
-    """A port on which one request, of whatever kind, is answered by these bytes in one piece."""
+def answering_once(response: bytes) -> Iterator[int]:
+    """A port on which one request, of whatever kind, is answered with these bytes in one piece."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
             connection, _ = listening.accept()
             with connection:
-                asked = b""
-                while b"}" not in asked:
-                    asked += connection.recv(65536)
-                connection.sendall(answer)
+                request = b""
+                while b"}" not in request:
+                    request += connection.recv(65536)
+                connection.sendall(response)
                 connection.recv(65536)
 
         thread = Thread(target=serve, daemon=True)
@@ -89,7 +89,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_whole_answers_of_every_dialect_pass_and_are_settled_exactly(proxy: RunningProxy) -> None:
+def test_complete_responses_of_every_dialect_pass_and_are_settled_exactly(proxy: RunningProxy) -> None:
     with openai_of(proxy.url) as client:
         chat = client.chat.completions.create(model="m", messages=MESSAGES)
         assert chat.choices[0].message.content == "Hello world"
@@ -104,7 +104,7 @@ def test_whole_answers_of_every_dialect_pass_and_are_settled_exactly(proxy: Runn
     assert proxy.settled()[0].usage == USED
 
 
-def test_what_costs_nothing_is_passed_on_and_never_held(proxy: RunningProxy, provider: Provider) -> None:
+def test_calls_that_cost_nothing_are_passed_on_and_never_held(proxy: RunningProxy, provider: Provider) -> None:
     held = proxy.count("held")
     with openai_of(proxy.url) as client, anthropic_of(proxy.url) as other:
         assert [model.id for model in client.models.list()] == ["gpt-5.5"]
@@ -115,58 +115,58 @@ def test_what_costs_nothing_is_passed_on_and_never_held(proxy: RunningProxy, pro
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(
-    "how",
+    "fields",
     [
-        {}, {"cut_bytes": 3}, {"crlf": True}, {"comments": True, "cut_bytes": 11}, {"tells": "every chunk"},
-        {"tells": "null choices"}, {"tells": "never"}, {"tells": "zero first"}, {"tells": "negative"},
-        {"tells": "absurd"}, {"unended": True},
+        {}, {"cut_bytes": 3}, {"crlf": True}, {"comments": True, "cut_bytes": 11}, {"usage": "every chunk"},
+        {"usage": "null choices"}, {"usage": "never"}, {"usage": "zero first"}, {"usage": "negative"},
+        {"usage": "absurd"}, {"unended": True},
     ],
     ids=str,
 )  # fmt: skip
-def test_a_stream_is_the_providers_to_the_byte(
-    proxy: RunningProxy, provider: Provider, path: str, how: dict[str, Any]
+def test_a_stream_passes_to_the_byte(
+    proxy: RunningProxy, provider: Provider, path: str, fields: dict[str, Any]
 ) -> None:
-    provider.behave("m", **how)
+    provider.behave("m", **fields)
     body: dict[str, Any] = {**BODIES[path], "stream": True}
     if path.endswith("completions"):
         body["stream_options"] = {"include_usage": True}
-    answer = HTTP.post(proxy.url + path, json=body)
-    assert answer.status_code == 200 and answer.headers["content-type"] == "text/event-stream"
-    assert answer.content == provider.sent[-1]
+    response = HTTP.post(proxy.url + path, json=body)
+    assert response.status_code == 200 and response.headers["content-type"] == "text/event-stream"
+    assert response.content == provider.sent[-1]
     [entry] = proxy.settled()
-    tells = how.get("tells", "usual")
-    is_told = tells in ("usual", "every chunk", "null choices", "zero first") and not (
-        how.get("unended") and "responses" in path
+    usage = fields.get("usage", "usual")
+    is_reported = usage in ("usual", "every chunk", "null choices", "zero first") and not (
+        fields.get("unended") and "responses" in path
     )
-    assert entry.mode == ("exact" if is_told else "at least")
+    assert entry.mode == ("exact" if is_reported else "at least")
     assert entry.usage is not None and entry.usage.output >= 2
-    if is_told:
+    if is_reported:
         assert entry.usage == USED
 
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream_type", ["", "text/plain", "application/json"])
-def test_a_stream_whose_head_does_not_say_so_passes_as_it_comes_and_is_settled_exactly(
+def test_a_stream_without_its_content_type_passes_in_parts_and_is_settled_exactly(
     proxy: RunningProxy, provider: Provider, path: str, stream_type: str
 ) -> None:
     provider.behave("m", stream_type=stream_type, cut_bytes=3, delay_s=0.05, comments=True)
     body: dict[str, Any] = {**BODIES[path], "stream": True}
     if path.endswith("completions"):
         body["stream_options"] = {"include_usage": True}
-    with HTTP.stream("POST", proxy.url + path, json=body) as answer:
-        assert answer.headers["content-type"] == (stream_type or "application/octet-stream")
-        parts = list(answer.iter_raw())
+    with HTTP.stream("POST", proxy.url + path, json=body) as response:
+        assert response.headers["content-type"] == (stream_type or "application/octet-stream")
+        parts = list(response.iter_raw())
     assert b"".join(parts) == provider.sent[-1] and len(parts) > 3
     assert [(entry.mode, entry.usage) for entry in proxy.settled()] == [("exact", USED)]
 
 
-def test_a_whole_answer_to_a_call_that_asked_for_a_stream_is_settled_exactly(tmp_path: Path) -> None:
-    told = b'\xef\xbb\xbf\r\n{"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 3}}'
-    with answering_once(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(told), told)) as port:
-        own = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
-        with running_proxy(tmp_path, WIDE, [own]) as proxy:
+def test_a_complete_response_to_a_streamed_call_is_settled_exactly(tmp_path: Path) -> None:
+    document = b'\xef\xbb\xbf\r\n{"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 3}}'
+    with answering_once(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(document), document)) as port:
+        provider_entry = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
+        with running_proxy(tmp_path, WIDE, [provider_entry]) as proxy:
             body = {**BODIES["/v1/chat/completions"], "stream": True}
-            assert HTTP.post(f"{proxy.url}/v1/chat/completions", json=body).content == told
+            assert HTTP.post(f"{proxy.url}/v1/chat/completions", json=body).content == document
             assert [(entry.mode, entry.usage) for entry in proxy.settled()] == [("exact", Usage(12, 3))]
 
 
@@ -175,9 +175,9 @@ def test_the_head_of_a_stream_does_not_wait_for_its_first_event(
     proxy: RunningProxy, provider: Provider, path: str
 ) -> None:
     provider.behave("m", delay_s=0.5)
-    with HTTP.stream("POST", proxy.url + path, json={**BODIES[path], "stream": True}) as answer:
-        assert answer.status_code == 200 and provider.sent[-1] == b""
-        assert b"".join(answer.iter_raw()).count(b"data: ") >= 3
+    with HTTP.stream("POST", proxy.url + path, json={**BODIES[path], "stream": True}) as response:
+        assert response.status_code == 200 and provider.sent[-1] == b""
+        assert b"".join(response.iter_raw()).count(b"data: ") >= 3
 
 
 @pytest.mark.parametrize(
@@ -191,18 +191,18 @@ def test_the_head_of_a_stream_does_not_wait_for_its_first_event(
         ([], b""),
     ],
 )  # fmt: skip
-def test_a_stream_that_came_whole_with_its_head_passes_whole(
+def test_a_stream_that_arrives_complete_with_its_head_passes_completely(
     tmp_path: Path, events: list[bytes], passed: bytes
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
     with answering_once(head + chunks + b"0\r\n\r\n") as port:
-        own = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
-        with running_proxy(tmp_path, WIDE, [own]) as proxy:
-            answer = HTTP.post(
+        provider_entry = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
+        with running_proxy(tmp_path, WIDE, [provider_entry]) as proxy:
+            response = HTTP.post(
                 f"{proxy.url}/v1/chat/completions", json={**BODIES["/v1/chat/completions"], "stream": True}
             )
-            assert (answer.status_code, answer.content) == (200, passed)
+            assert (response.status_code, response.content) == (200, passed)
             assert len(proxy.settled()) == 1
 
 
@@ -210,23 +210,23 @@ def test_a_stream_that_came_whole_with_its_head_passes_whole(
 @pytest.mark.parametrize(
     "options", [{}, {"stream_options": None}, {"stream_options": {"include_usage": False}}], ids=str
 )
-def test_usage_is_asked_for_and_stripped_where_the_client_did_not_ask(
+def test_usage_is_requested_and_stripped_where_the_client_did_not_request_it(
     proxy: RunningProxy, provider: Provider, path: str, options: dict[str, Any]
 ) -> None:
     provider.behave("m", cut_bytes=17)
-    answer = HTTP.post(proxy.url + path, json={**BODIES[path], "stream": True, **options}, timeout=30)
+    response = HTTP.post(proxy.url + path, json={**BODIES[path], "stream": True, **options}, timeout=30)
     assert provider.requests[-1].json["stream_options"] == {"include_usage": True}
     events = provider.sent[-1].split(b"\n\n")
-    assert b'"usage"' in events[-3] and b'"usage"' not in answer.content
-    assert answer.content == b"\n\n".join([*events[:-3], *events[-2:]])
+    assert b'"usage"' in events[-3] and b'"usage"' not in response.content
+    assert response.content == b"\n\n".join([*events[:-3], *events[-2:]])
     assert proxy.settled()[0].usage == USED
 
 
-def test_a_body_passes_to_the_byte_but_for_the_question_for_usage(proxy: RunningProxy, provider: Provider) -> None:
+def test_a_body_passes_to_the_byte_except_for_the_request_of_usage(proxy: RunningProxy, provider: Provider) -> None:
     raw = b'\n {"stream":true,  "model":"m","x":1.50e0,"messages":[{"role":"user","content":"\\u00e4 \xc3\xa4"}]} '
     HTTP.post(f"{proxy.url}/v1/chat/completions", content=raw, timeout=30)
-    asking = b'"stream_options":{"include_usage":true},'
-    assert provider.requests[-1].body == raw.replace(b'"stream":true', asking + b'"stream":true')
+    inserted = b'"stream_options":{"include_usage":true},'
+    assert provider.requests[-1].body == raw.replace(b'"stream":true', inserted + b'"stream":true')
     HTTP.post(f"{proxy.url}/chat/completions?a=b", content=raw.replace(b"true", b"false"), timeout=30)
     assert provider.requests[-1].body == raw.replace(b"true", b"false")
     assert provider.requests[-1].path == "/v1/chat/completions?a=b"
@@ -237,21 +237,23 @@ def test_a_client_neither_chooses_nor_learns_which_account_of_a_provider_is_char
 ) -> None:
     accounts = {"openai-organization": "org-1", "openai-project": "proj_1"}
     provider.behave("m", headers=(*accounts.items(), ("anthropic-organization-id", "1"), ("x-from", "there")))
-    sent = {"OpenAI-Organization": "org-2", "OpenAI-Project": "proj_2", "X-Goog-User-Project": "p", "x-mine": "1"}
-    sent["X-Goog-FieldMask"] = "choices"  # without usage
-    for of_owner in ({}, accounts):
-        with running_proxy(tmp_path, WIDE, [at(provider, headers=of_owner)]) as proxy:
-            answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"], headers=sent)
-            got = provider.requests[-1].headers
-            assert {name: value for name, value in got.items() if "openai" in name} == of_owner
-            assert got["x-mine"] == "1" and not any("goog" in name for name in got)
-            assert answer.headers["x-from"] == "there"
-            assert not {*accounts, "anthropic-organization-id"} & set(answer.headers)
+    headers = {"OpenAI-Organization": "org-2", "OpenAI-Project": "proj_2", "X-Goog-User-Project": "p", "x-mine": "1"}
+    headers["X-Goog-FieldMask"] = "choices"  # without usage
+    for provider_headers in ({}, accounts):
+        with running_proxy(tmp_path, WIDE, [at(provider, headers=provider_headers)]) as proxy:
+            response = HTTP.post(
+                f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"], headers=headers
+            )
+            received = provider.requests[-1].headers
+            assert {name: value for name, value in received.items() if "openai" in name} == provider_headers
+            assert received["x-mine"] == "1" and not any("goog" in name for name in received)
+            assert response.headers["x-from"] == "there"
+            assert not {*accounts, "anthropic-organization-id"} & set(response.headers)
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-7", None])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages/count_tokens"])
-def test_a_provider_is_told_that_a_body_is_json_whatever_its_client_says(
+def test_a_body_is_sent_as_json_whatever_content_type_its_client_names(
     proxy: RunningProxy, provider: Provider, path: str, kind: str | None
 ) -> None:
     body = json.dumps({"model": "m", "max_tokens": 9, "messages": [], "user": "&model=dear&max_tokens=90000&"})
@@ -260,32 +262,34 @@ def test_a_provider_is_told_that_a_body_is_json_whatever_its_client_says(
     assert provider.requests[-1].headers["content-type"] == "application/json"
 
 
-def test_headers_pass_but_for_keys_and_those_of_a_connection(
+def test_headers_pass_except_for_keys_and_those_of_a_connection(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDERS_KEY", "the-secret")
     provider.behave("m", headers=(("x-from", "there"), ("set-cookie", "a=b"), ("x-ratelimit-limit-requests", "7")))
-    sent = {
+    headers = {
         "authorization": "Bearer own", "x-mine": "1", "cookie": "c=d", "connection": "x-drop", "x-drop": "1",
         "anthropic-beta": "one", "x-forwarded-for": "10.0.0.1",
     }  # fmt: skip
     with running_proxy(tmp_path, WIDE, [at(provider, api_key_env="PROVIDERS_KEY")]) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"], headers=sent)
-        got = provider.requests[-1].headers
-        assert got["authorization"] == "Bearer the-secret" and got["x-mine"] == "1" and got["anthropic-beta"] == "one"
-        assert not {"cookie", "x-drop", "x-forwarded-for"} & set(got) and got["accept-encoding"] == "identity"
-        assert answer.headers["x-from"] == "there" and "set-cookie" not in answer.headers
-        assert answer.headers["x-ratelimit-limit-requests"] == "100000"
-        assert answer.headers["x-ratelimit-limit-usd"] == "1000"
-        HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"], headers=sent | {"x-api-key": "own"})
-        got = provider.requests[-1].headers
-        assert got["x-api-key"] == "the-secret" and "authorization" not in got
+        response = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"], headers=headers)
+        received = provider.requests[-1].headers
+        assert (
+            received["authorization"] == "Bearer the-secret"
+            and received["x-mine"] == "1"
+            and received["anthropic-beta"] == "one"
+        )
+        assert not {"cookie", "x-drop", "x-forwarded-for"} & set(received) and received["accept-encoding"] == "identity"
+        assert response.headers["x-from"] == "there" and "set-cookie" not in response.headers
+        assert response.headers["x-ratelimit-limit-requests"] == "100000"
+        assert response.headers["x-ratelimit-limit-usd"] == "1000"
+        HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"], headers=headers | {"x-api-key": "own"})
+        received = provider.requests[-1].headers
+        assert received["x-api-key"] == "the-secret" and "authorization" not in received
     assert "own" not in json.dumps([request.headers for request in provider.requests[-2:]])
 
 
-def test_a_stream_that_breaks_breaks_for_the_client_and_counts_at_least(
-    proxy: RunningProxy, provider: Provider
-) -> None:
+def test_a_broken_stream_breaks_for_the_client_and_counts_at_least(proxy: RunningProxy, provider: Provider) -> None:
     provider.behave("m", breaks_after=2)
     with openai_of(proxy.url) as client:
         stream = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
@@ -301,9 +305,9 @@ def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
 ) -> None:
     provider.behave("m", status=status, headers=(("retry-after-ms", "1"),))
     with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
-        assert answer.status_code == status and answer.content == provider.sent[-1]
-        assert answer.headers["retry-after-ms"] == "1"
+        response = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
+        assert response.status_code == status and response.content == provider.sent[-1]
+        assert response.headers["retry-after-ms"] == "1"
         [entry] = proxy.settled()
         assert (entry.mode, entry.usage, entry.cost) == ("failed", None, 0)
 
@@ -322,17 +326,19 @@ def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
         ((("retry-after", "31 Dec 1999 23:59:59 +0000"),), None),
     ],
 )
-def test_no_client_sleeps_for_long_since_a_provider_says_so(
+def test_no_client_sleeps_for_long_because_a_provider_says_so(
     provider: Provider, tmp_path: Path, waits: tuple[tuple[str, str], ...], passed: str | None
 ) -> None:
     provider.behave("m", status=429, headers=waits)
     with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
-        assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
-        assert answer.headers[waits[0][0]] == waits[0][1]
-    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:  # a count of tokens costs nothing, and is slept for
-        answer = HTTP.post(f"{proxy.url}/v1/messages/count_tokens", json={"model": "m", "messages": MESSAGES})
-        assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
+        response = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
+        assert response.status_code == 429 and response.headers.get("x-should-retry") == passed
+        assert response.headers[waits[0][0]] == waits[0][1]
+    with running_proxy(
+        tmp_path, WIDE, [at(provider)]
+    ) as proxy:  # a count of tokens costs nothing, and its client sleeps
+        response = HTTP.post(f"{proxy.url}/v1/messages/count_tokens", json={"model": "m", "messages": MESSAGES})
+        assert response.status_code == 429 and response.headers.get("x-should-retry") == passed
     if passed:
         with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, anthropic_of(proxy.url, max_retries=2) as client:
             started = time.monotonic()
@@ -341,7 +347,7 @@ def test_no_client_sleeps_for_long_since_a_provider_says_so(
             assert time.monotonic() - started < 20
 
 
-def test_a_provider_that_does_not_take_the_proxys_key_is_followed_by_the_next_and_told_as_no_key_of_the_client(
+def test_a_provider_that_rejects_the_proxys_key_is_followed_by_the_next_and_no_client_is_blamed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_provider() as locked, running_provider() as other:
@@ -352,13 +358,16 @@ def test_a_provider_that_does_not_take_the_proxys_key_is_followed_by_the_next_an
             assert "the provider locked refuses the key" in caplog.text
             other.behave("", status=401)
             for path, body in (*BODIES.items(), ("/v1/messages/count_tokens", {"model": "m", "messages": MESSAGES})):
-                answer = HTTP.post(proxy.url + path, json=body)
-                assert answer.status_code == 502 and answer.headers["x-should-retry"] == "false"
-                assert "The provider does not take the key" in answer.text and "the provider refuses" not in answer.text
+                response = HTTP.post(proxy.url + path, json=body)
+                assert response.status_code == 502 and response.headers["x-should-retry"] == "false"
+                assert (
+                    "The provider does not take the key" in response.text
+                    and "the provider refuses" not in response.text
+                )
             assert [entry.mode for entry in proxy.settled(4)] == ["failed"] * 4
 
 
-def test_a_provider_that_redirects_is_followed_by_the_next_and_by_no_client(
+def test_a_redirecting_provider_is_followed_by_the_next_and_no_client_is_redirected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_provider() as moved, running_provider() as other:
@@ -369,17 +378,17 @@ def test_a_provider_that_redirects_is_followed_by_the_next_and_by_no_client(
             assert "the provider moved redirects, with the status 308" in caplog.text
         other.requests.clear()
         with running_proxy(tmp_path, WIDE, [at(moved)]) as proxy:
-            with openai_of(proxy.url) as client, pytest.raises(openai.InternalServerError) as told:
+            with openai_of(proxy.url) as client, pytest.raises(openai.InternalServerError) as caught:
                 client.chat.completions.create(model="m", messages=MESSAGES)
-            assert told.value.status_code == 502 and told.value.code == "provider_moved"
-            assert "location" not in told.value.response.headers
+            assert caught.value.status_code == 502 and caught.value.code == "provider_moved"
+            assert "location" not in caught.value.response.headers
             assert HTTP.get(f"{proxy.url}/v1/models").status_code == 502
             [entry] = proxy.settled()
             assert (entry.mode, entry.cost) == ("failed", 0)
         assert not other.requests
 
 
-def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(tmp_path: Path) -> None:
+def test_providers_are_tried_in_order_and_one_that_refused_is_skipped(tmp_path: Path) -> None:
     with running_provider() as busy, running_provider() as other:
         busy.behave("", status=429, headers=(("retry-after", "600"),))
         with running_proxy(tmp_path, WIDE, [at(busy, "busy"), at(other, "other")]) as proxy:
@@ -408,7 +417,7 @@ def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(t
         ),
     ],
 )
-def test_a_call_that_is_too_large_for_a_provider_keeps_no_other_call_from_it(
+def test_a_call_that_is_too_large_for_a_provider_does_not_block_other_calls(
     tmp_path: Path, path: str, quota: str, too_large: dict[str, Any]
 ) -> None:
     refusal: dict[str, Any] = {"status": 429, "refuses": 1, "headers": ((quota, "30000"), ("retry-after", "60"))}
@@ -422,7 +431,7 @@ def test_a_call_that_is_too_large_for_a_provider_keeps_no_other_call_from_it(
         assert (refused.status_code, next_one.status_code) == (429, 429) and len(provider.requests) == 3
 
 
-def test_a_moment_in_retry_after_is_kept_to_as_seconds_are(tmp_path: Path) -> None:
+def test_a_date_in_retry_after_is_respected_as_seconds_are(tmp_path: Path) -> None:
     def until(seconds: int) -> tuple[tuple[str, str], ...]:
         return (("retry-after", format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)),)
 
@@ -435,7 +444,7 @@ def test_a_moment_in_retry_after_is_kept_to_as_seconds_are(tmp_path: Path) -> No
             assert first.status_code == 503 and (len(busy.requests), len(other.requests)) == (1, 1)
             assert then.status_code == 429 and 10 < int(then.headers["retry-after"]) <= 40
             assert [entry.mode for entry in proxy.settled(2)] == ["failed", "cancelled"]
-        busy.behave("", status=429, headers=until(-600))  # a moment that has passed asks for no wait
+        busy.behave("", status=429, headers=until(-600))  # a date in the past means no wait
         with running_proxy(tmp_path, WIDE, [at(busy)]) as proxy:
             for _ in range(2):
                 assert HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"]).is_error
@@ -459,10 +468,10 @@ def test_a_response_that_is_incomplete_is_settled_with_its_usage(
     assert (entry.mode, entry.usage, entry.cost) == ("exact", USED, 18_000)
 
 
-def test_a_provider_that_says_that_nothing_remains_is_left_alone(tmp_path: Path) -> None:
-    told = (("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "9m0s"))
+def test_a_provider_that_reports_that_nothing_remains_is_skipped(tmp_path: Path) -> None:
+    headers = (("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "9m0s"))
     with running_provider() as spent, running_provider() as other:
-        spent.behave("", headers=told)
+        spent.behave("", headers=headers)
         with running_proxy(tmp_path, WIDE, [at(spent, "spent"), at(other, "other")]) as proxy:
             for _ in range(2):
                 HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
@@ -470,67 +479,69 @@ def test_a_provider_that_says_that_nothing_remains_is_left_alone(tmp_path: Path)
 
 
 def test_a_provider_that_cannot_be_reached_costs_nothing(provider: Provider, tmp_path: Path) -> None:
-    gone = {"name": "gone", "base_url": "http://127.0.0.1:9/v1"}
-    with running_proxy(tmp_path, WIDE, [gone]) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
-        assert answer.status_code == 502 and answer.json()["error"]["code"] == "provider_unreachable"
+    unreachable = {"name": "gone", "base_url": "http://127.0.0.1:9/v1"}
+    with running_proxy(tmp_path, WIDE, [unreachable]) as proxy:
+        response = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+        assert response.status_code == 502 and response.json()["error"]["code"] == "provider_unreachable"
         assert proxy.settled()[0].mode == "cancelled"
-    with running_proxy(tmp_path, WIDE, [gone, at(provider)]) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
-        assert answer.status_code == 200 and proxy.settled()[0].mode == "exact"
+    with running_proxy(tmp_path, WIDE, [unreachable, at(provider)]) as proxy:
+        response = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+        assert response.status_code == 200 and proxy.settled()[0].mode == "exact"
 
 
-def test_a_provider_that_falls_silent_is_given_up_and_the_call_counts_as_held(
-    provider: Provider, tmp_path: Path
-) -> None:
+def test_a_call_to_a_silent_provider_times_out_and_counts_as_held(provider: Provider, tmp_path: Path) -> None:
     provider.behave("m", first_delay_s=3)
     with running_proxy(tmp_path, WIDE, [at(provider, timeout=0.2)]) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
-        assert answer.status_code == 504 and answer.json()["error"]["code"] == "provider_timeout"
+        response = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+        assert response.status_code == 504 and response.json()["error"]["code"] == "provider_timeout"
         assert proxy.settled()[0].mode == "unknown"
 
 
-def leave(url: str, *, after: int, stream: bool = True) -> None:
-    """Ask, and go after so many bytes of the answer."""
+def disconnect(url: str, *, after: int, stream: bool = True) -> None:
+    """Send a call, and close the connection after so many bytes of the response."""
     body = {**BODIES["/v1/chat/completions"], "stream": stream}
     try:
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=0.5 if not after else 30) as answer:
-            for chunk in answer.iter_raw():
+        with httpx.stream(
+            "POST", f"{url}/v1/chat/completions", json=body, timeout=0.5 if not after else 30
+        ) as response:
+            for chunk in response.iter_raw():
                 if after and len(chunk) >= after:
                     return
     except httpx.ReadTimeout:
         return
 
 
-def test_an_answer_whose_client_has_gone_is_read_on_for_its_usage(proxy: RunningProxy, provider: Provider) -> None:
+def test_a_response_whose_client_has_disconnected_is_still_read_for_its_usage(
+    proxy: RunningProxy, provider: Provider
+) -> None:
     provider.behave("m", words=("a",) * 20, delay_s=0.02)
-    leave(proxy.url, after=1)
+    disconnect(proxy.url, after=1)
     [entry] = proxy.settled()
-    assert (entry.mode, entry.usage) == ("exact", Usage(12, 20)) and provider.left == 0
+    assert (entry.mode, entry.usage) == ("exact", Usage(12, 20)) and provider.disconnects == 0
     provider.behave("m", first_delay_s=1.0)
-    leave(proxy.url, after=0, stream=False)
+    disconnect(proxy.url, after=0, stream=False)
     assert proxy.settled()[0].usage == USED
 
 
-def test_an_answer_that_is_not_read_on_is_closed_and_counts_at_least(provider: Provider, tmp_path: Path) -> None:
+def test_a_response_that_is_not_read_on_is_closed_and_counts_at_least(provider: Provider, tmp_path: Path) -> None:
     provider.behave("m", words=("word ",) * 400, delay_s=0.02)
-    left = provider.left
+    disconnects = provider.disconnects
     with running_proxy(tmp_path, WIDE, [at(provider)], read_on=0) as proxy:
-        leave(proxy.url, after=1)
+        disconnect(proxy.url, after=1)
         [entry] = proxy.settled()
-        # Nobody knows what the provider went on with: as much counts as was held, in the limits and in the books.
+        # Nobody knows how much the provider generated: the whole hold counts, in the limits and in the books.
         assert entry.mode == "at least" and entry.usage is not None and entry.usage.output == entry.held_output == 1000
-        wait_until(lambda: provider.left > left)
+        wait_until(lambda: provider.disconnects > disconnects)
     with running_proxy(tmp_path, WIDE, [at(provider)], read_on_s=0.3) as proxy:
-        leave(proxy.url, after=1)
+        disconnect(proxy.url, after=1)
         assert proxy.settled()[0].mode == "at least"
-        wait_until(lambda: provider.left > left + 1)
+        wait_until(lambda: provider.disconnects > disconnects + 1)
 
 
 def test_a_budget_refuses_without_a_retry_and_without_a_sleep(provider: Provider, tmp_path: Path) -> None:
     # Each call holds 12 or so tokens and 100 of output: 0.0002 dollars of 0.00025.
     rules = [{"name": "user", "by": ["model"], "limits": "0.00025 usd/day in UTC", "hold": "max"}]
-    asked = len(provider.requests)
+    calls_before = len(provider.requests)
     with running_proxy(tmp_path, rules, [at(provider)]) as proxy:
         with openai_of(proxy.url, max_retries=5) as client:
             create = client.chat.completions.create
@@ -543,8 +554,8 @@ def test_a_budget_refuses_without_a_retry_and_without_a_sleep(provider: Provider
         with anthropic_of(proxy.url, max_retries=5) as other, pytest.raises(anthropic.RateLimitError) as error:
             other.messages.create(model="m", max_tokens=120, messages=MESSAGES)
         assert error.value.response.headers["x-should-retry"] == "false"
-        assert proxy.count("refused") == 2 and len(provider.requests) == asked + 2
-        # What was refused took nothing: a smaller one still fits.
+        assert proxy.count("refused") == 2 and len(provider.requests) == calls_before + 2
+        # A refused call is not charged: a smaller one still fits.
         with openai_of(proxy.url) as client:
             client.chat.completions.create(model="m", messages=MESSAGES, max_tokens=90)
 
@@ -553,36 +564,38 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
     provider.behave("m", words=("word ",) * 300, delay_s=0.001)
     rules = [{"name": "tokens", "by": ["model"], "limits": "300 tokens/hour", "hold": "slices"}]
     llm = {"slice": 16, "at_end": "cut"}
-    for path, end in (("/v1/chat/completions", "length"), ("/v1/messages", "max_tokens")):
+    for path, reason in (("/v1/chat/completions", "length"), ("/v1/messages", "max_tokens")):
         with running_proxy(tmp_path, rules, [at(provider)], llm=llm) as proxy:
             body = {**BODIES[path], "stream": True, "max_tokens": 5000}
             if "chat" in path:
                 body["stream_options"] = {"include_usage": True}
-            answer = HTTP.post(proxy.url + path, json=body, timeout=30)
-            told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+            response = HTTP.post(proxy.url + path, json=body, timeout=30)
+            events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
             if "chat" in path:
-                assert told[-2]["choices"][0]["finish_reason"] == end and answer.text.endswith("data: [DONE]\n\n")
-                made = told[-1]["usage"]["completion_tokens"]
+                assert events[-2]["choices"][0]["finish_reason"] == reason and response.text.endswith(
+                    "data: [DONE]\n\n"
+                )
+                output_tokens = events[-1]["usage"]["completion_tokens"]
             else:
-                assert told[-2]["delta"]["stop_reason"] == end and told[-1] == {"type": "message_stop"}
-                made = told[-2]["usage"]["output_tokens"]
-            assert 200 < made < 300
+                assert events[-2]["delta"]["stop_reason"] == reason and events[-1] == {"type": "message_stop"}
+                output_tokens = events[-2]["usage"]["output_tokens"]
+            assert 200 < output_tokens < 300
             [entry] = proxy.settled()
             assert entry.usage is not None
-            assert made <= entry.usage.output == entry.held_output < 300
-        wait_until(lambda: provider.left > 0)
+            assert output_tokens <= entry.usage.output == entry.held_output < 300
+        wait_until(lambda: provider.disconnects > 0)
 
 
-def test_a_stream_that_comes_all_at_once_passes_its_budget_by_what_had_come_alone(
+def test_a_stream_that_arrives_at_once_exceeds_its_budget_only_by_what_had_arrived(
     provider: Provider, tmp_path: Path
 ) -> None:
     provider.behave("m", words=("word ",) * 3000)
     rules = [{"name": "tokens", "by": ["model"], "limits": "300 tokens/hour", "hold": "slices"}]
     body = {**BODIES["/v1/chat/completions"], "stream": True, "max_tokens": 5000}
     with running_proxy(tmp_path, rules, [at(provider)], llm={"slice": 16, "at_end": "cut"}) as proxy:
-        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=body)
+        response = HTTP.post(f"{proxy.url}/v1/chat/completions", json=body)
         [entry] = proxy.settled()
-    assert answer.text.count('"word "') < 2000 and '"finish_reason":"length"' in answer.text
+    assert response.text.count('"word "') < 2000 and '"finish_reason":"length"' in response.text
     assert entry.usage is not None and entry.held_output > 200 and entry.mode == "at least"
 
 
@@ -602,22 +615,22 @@ def test_a_stream_that_comes_all_at_once_passes_its_budget_by_what_had_come_alon
     ],
     ids=lambda raw: raw[:40],
 )  # fmt: skip
-def test_a_bad_body_is_told_in_the_clients_words_and_costs_nothing(
+def test_a_bad_body_is_refused_in_the_clients_dialect_and_costs_nothing(
     proxy: RunningProxy, provider: Provider, family: str, raw: bytes
 ) -> None:
-    held, asked = proxy.count("held"), len(provider.requests)
-    answer = HTTP.post(proxy.url + ("/v1/messages" if family == "anthropic" else "/v1/responses"), content=raw)
-    assert answer.status_code == 400 and answer.headers["x-should-retry"] == "false"
-    told = answer.json()
-    assert told["error"]["type"] == "invalid_request_error" and told["error"]["message"]
-    assert ("request_id" in told) == (family == "anthropic")
-    assert (proxy.count("held"), len(provider.requests)) == (held, asked)
+    held_before, calls_before = proxy.count("held"), len(provider.requests)
+    response = HTTP.post(proxy.url + ("/v1/messages" if family == "anthropic" else "/v1/responses"), content=raw)
+    assert response.status_code == 400 and response.headers["x-should-retry"] == "false"
+    document = response.json()
+    assert document["error"]["type"] == "invalid_request_error" and document["error"]["message"]
+    assert ("request_id" in document) == (family == "anthropic")
+    assert (proxy.count("held"), len(provider.requests)) == (held_before, calls_before)
 
 
 @pytest.mark.parametrize(
     "line", [b"authorization: Bearer hg-secret\x00", b"content-length: -5", b"host: x\r\n  folded", b"x: \n hg-secret"]
 )
-def test_a_head_that_cannot_be_read_is_answered_and_fills_no_log(
+def test_a_malformed_head_is_refused_and_logs_no_error(
     proxy: RunningProxy, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -630,19 +643,19 @@ def test_a_head_that_cannot_be_read_is_answered_and_fills_no_log(
 
 
 def test_unknown_paths_and_methods_reach_no_provider(proxy: RunningProxy, provider: Provider) -> None:
-    asked = len(provider.requests)
+    calls_before = len(provider.requests)
     for method, path in (
         ("POST", "/v1/images/generations"), ("POST", "/v1/files"), ("DELETE", "/v1/models/m"), ("POST", "/v1/models"),
         ("GET", "/v1/chat/completions"), ("POST", "/v1/messages/batches"), ("PUT", "/v1/responses"), ("GET", "/"),
     ):  # fmt: skip
-        answer = HTTP.request(method, proxy.url + path)
-        assert answer.status_code in (404, 405) and answer.json()["error"]["message"], path
-    answer = HTTP.post(f"{proxy.url}/v1/nothing", headers={"anthropic-version": "2023-06-01"})
-    assert answer.json()["error"]["type"] == "not_found_error"
-    assert len(provider.requests) == asked
+        response = HTTP.request(method, proxy.url + path)
+        assert response.status_code in (404, 405) and response.json()["error"]["message"], path
+    response = HTTP.post(f"{proxy.url}/v1/nothing", headers={"anthropic-version": "2023-06-01"})
+    assert response.json()["error"]["type"] == "not_found_error"
+    assert len(provider.requests) == calls_before
 
 
-def test_bodies_have_a_bound_and_no_compression(provider: Provider, tmp_path: Path) -> None:
+def test_bodies_are_bounded_and_may_not_be_compressed(provider: Provider, tmp_path: Path) -> None:
     with running_proxy(tmp_path, WIDE, [at(provider)], most_body_bytes=10_000) as proxy:
         url = f"{proxy.url}/v1/chat/completions"
         assert HTTP.post(url, content=b"x" * 10_001).status_code == 413
@@ -652,49 +665,49 @@ def test_bodies_have_a_bound_and_no_compression(provider: Provider, tmp_path: Pa
         assert HTTP.post(url, json=text).status_code == 200
 
 
-def test_long_inputs_are_counted_as_short_ones_are(proxy: RunningProxy) -> None:
+def test_the_tokens_of_long_inputs_are_counted(proxy: RunningProxy) -> None:
     words = "".join(f"word{number} " for number in range(12_000))
     HTTP.post(f"{proxy.url}/v1/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": words}]})
     assert proxy.settled()[0].held_input > 24_000
 
 
-def test_calls_at_once_never_pass_a_limit_that_holds_their_most(provider: Provider, tmp_path: Path) -> None:
+def test_concurrent_calls_never_exceed_a_limit_that_holds_their_maximum(provider: Provider, tmp_path: Path) -> None:
     provider.behave("m", delay_s=0.01)
-    asked = len(provider.requests)
+    calls_before = len(provider.requests)
     rules = [{"name": "user", "by": ["model"], "limits": "0.0015 usd/day in UTC", "hold": "max"}]
     with running_proxy(tmp_path, rules, [at(provider)]) as proxy, httpx.Client(timeout=60) as client:
         body = {**BODIES["/v1/chat/completions"], "stream": True, "max_tokens": 100}
         with ThreadPoolExecutor(50) as threads:
             url = f"{proxy.url}/v1/chat/completions"
-            answers = list(threads.map(lambda _: client.post(url, json=body).status_code, range(100)))
-        passed = answers.count(200)
-        assert passed + answers.count(429) == 100 and len(provider.requests) == asked + passed
+            statuses = list(threads.map(lambda _: client.post(url, json=body).status_code, range(100)))
+        passed = statuses.count(200)
+        assert passed + statuses.count(429) == 100 and len(provider.requests) == calls_before + passed
         assert sum(entry.cost or 0 for entry in proxy.settled(passed)) <= 1_500_000
         held = [entry for entry in proxy.entries if entry.kind == "held"]
         assert len(held) == passed >= 7
 
 
-def test_figures_tell_what_happened_and_a_health_check_answers(proxy: RunningProxy, provider: Provider) -> None:
+def test_metrics_count_calls_and_a_health_check_answers(proxy: RunningProxy, provider: Provider) -> None:
     HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
     proxy.settled()
     assert HTTP.get(f"{proxy.url}/healthz").text == "ok\n"
-    figures = HTTP.get(f"{proxy.url}/metrics").text
-    assert 'headgate_llm_calls_total{dialect="chat",model="m",outcome="answered"}' in figures
-    assert 'headgate_llm_tokens_total{kind="output",model="m"}' in figures
+    metrics = HTTP.get(f"{proxy.url}/metrics").text
+    assert 'headgate_llm_calls_total{dialect="chat",model="m",outcome="answered"}' in metrics
+    assert 'headgate_llm_tokens_total{kind="output",model="m"}' in metrics
     for name in ("headgate_llm_estimated_calls_total", "headgate_llm_last_estimated_calls"):
-        assert re.search(name + r'\{model="m",result="covered"\} [1-9]', figures)
-    assert "headgate_llm_calls_under_way 0.0" in figures and "headgate_llm_held_nano_usd 0.0" in figures
+        assert re.search(name + r'\{model="m",result="covered"\} [1-9]', metrics)
+    assert "headgate_llm_calls_under_way 0.0" in metrics and "headgate_llm_held_nano_usd 0.0" in metrics
 
 
-def test_a_soft_limit_is_told_in_a_header_of_whole_answers_and_streams_and_in_the_figures(
+def test_a_soft_limit_is_reported_in_a_header_of_all_responses_and_in_the_metrics(
     provider: Provider, tmp_path: Path
 ) -> None:
     rules = [{"name": "soft", "by": ["model"], "limits": "4/day in UTC", "warn": "50%"}]
     body = BODIES["/v1/chat/completions"]
     with running_proxy(tmp_path, rules, [at(provider)]) as proxy:
         url = f"{proxy.url}/v1/chat/completions"
-        told = [HTTP.post(url, json={**body, "stream": stream}) for stream in (False, False, True, False, False)]
-        assert [answer.status_code for answer in told] == [200, 200, 200, 200, 429]
-        warnings = [answer.headers.get("headgate-warning") for answer in told]
+        responses = [HTTP.post(url, json={**body, "stream": stream}) for stream in (False, False, True, False, False)]
+        assert [response.status_code for response in responses] == [200, 200, 200, 200, 429]
+        warnings = [response.headers.get("headgate-warning") for response in responses]
         assert warnings == [None, "soft; used=50", "soft; used=75", "soft; used=100", None]
         assert 'headgate_llm_warnings_total{limit="soft"} 3.0' in HTTP.get(f"{proxy.url}/metrics").text

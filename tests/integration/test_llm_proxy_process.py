@@ -28,21 +28,21 @@ READY = re.compile(r" on (http://[0-9.:]+)/v1;")
 
 
 class Process:
-    """A proxy that runs."""
+    """A running proxy."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process = process
         self.url = url
 
-    def ask(self, body: dict[str, Any], **headers: str) -> httpx.Response:
+    def post_chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
         return HTTP.post(f"{self.url}/v1/chat/completions", json=body, headers=headers)
 
 
 @contextmanager
-def running(*words: str | Path) -> Iterator[Process]:
-    """`headgate llm serve` with these words, on a free port."""
+def running(*arguments: str | Path) -> Iterator[Process]:
+    """Run `headgate llm serve` with these arguments, on a free port."""
     with subprocess.Popen(
-        [sys.executable, "-m", "headgate", "llm", "serve", *map(str, words), "--port", "0"],
+        [sys.executable, "-m", "headgate", "llm", "serve", *map(str, arguments), "--port", "0"],
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -65,8 +65,8 @@ def provider() -> Iterator[Provider]:
 def write(folder: Path, provider: Provider, limits: str, store: str = "memory://") -> tuple[Path, Path]:
     policy, providers = folder / "llm.yaml", folder / "providers.yaml"
     rule = {"name": "all", "by": ["model"], "limits": limits, "hold": "max"}
-    told = {"version": 1, "namespace": "llm", "store": store, "llm": {"prices": PRICES}, "rules": [rule]}
-    policy.write_text(json.dumps(told))
+    document = {"version": 1, "namespace": "llm", "store": store, "llm": {"prices": PRICES}, "rules": [rule]}
+    policy.write_text(json.dumps(document))
     providers.write_text(json.dumps({"providers": [at(provider)]}))
     return policy, providers
 
@@ -75,18 +75,18 @@ def test_a_newcomer_sees_a_budget_refuse(tmp_path: Path) -> None:
     body = {"model": "echo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi there"}]}
     books = tmp_path / "books.jsonl"
     with running("--example", "--books", books) as proxy:
-        assert proxy.ask(body).status_code == 401
-        answers = [proxy.ask(body, authorization="Bearer hg-example") for _ in range(8)]
-        first = answers[0].json()["choices"][0]["message"]["content"]
-        statuses = [answer.status_code for answer in answers]
+        assert proxy.post_chat(body).status_code == 401
+        responses = [proxy.post_chat(body, authorization="Bearer hg-example") for _ in range(8)]
+        first = responses[0].json()["choices"][0]["message"]["content"]
+        statuses = [response.status_code for response in responses]
         assert first == "hi there" and statuses == sorted(statuses) and 3 <= statuses.count(200) <= 6
-        assert answers[-1].json()["error"]["code"] == "insufficient_quota"
-        assert answers[-1].headers["x-should-retry"] == "false"
+        assert responses[-1].json()["error"]["code"] == "insufficient_quota"
+        assert responses[-1].headers["x-should-retry"] == "false"
         body["stream"] = True
-        told = HTTP.post(
+        streamed = HTTP.post(
             f"{proxy.url}/v1/messages", json={**body, "max_tokens": 2}, headers={"x-api-key": "hg-example"}
         )
-        assert "event: message_stop" in told.text or told.status_code == 429
+        assert "event: message_stop" in streamed.text or streamed.status_code == 429
         proxy.process.terminate()
         assert proxy.process.wait(30) == 0
     report = CliRunner().invoke(headgate, ["llm", "report", str(books), "--by", "user", "--format", "json"])
@@ -97,17 +97,17 @@ def test_signals_reload_and_drain(provider: Provider, tmp_path: Path) -> None:
     policy, providers = write(tmp_path, provider, "1/hour")
     provider.behave("m", words=("a",) * 60, delay_s=0.01)
     with running(policy, "--providers", providers, "--no-keys") as proxy:
-        assert proxy.ask(BODY).status_code == 200 and proxy.ask(BODY).status_code == 429
+        assert proxy.post_chat(BODY).status_code == 200 and proxy.post_chat(BODY).status_code == 429
         policy.write_text("version: [")
         proxy.process.send_signal(signal.SIGHUP)
         assert proxy.process.stderr is not None
         assert "the old policy and providers stay in force" in proxy.process.stderr.readline()
-        assert proxy.ask(BODY).status_code == 429
+        assert proxy.post_chat(BODY).status_code == 429
         write(tmp_path, provider, "5/hour")
         proxy.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: proxy.ask({**BODY, "stream": True}).status_code == 200)
-        with HTTP.stream("POST", f"{proxy.url}/v1/chat/completions", json={**BODY, "stream": True}) as answer:
-            parts = answer.iter_raw()
+        wait_until(lambda: proxy.post_chat({**BODY, "stream": True}).status_code == 200)
+        with HTTP.stream("POST", f"{proxy.url}/v1/chat/completions", json={**BODY, "stream": True}) as response:
+            parts = response.iter_raw()
             text = next(parts)
             proxy.process.send_signal(signal.SIGTERM)
             text += b"".join(parts)
@@ -115,21 +115,21 @@ def test_signals_reload_and_drain(provider: Provider, tmp_path: Path) -> None:
         assert proxy.process.wait(30) == 0
 
 
-def test_a_proxy_that_is_killed_gives_nothing_back(provider: Provider, tmp_path: Path) -> None:
-    # A call holds 200,000 and something of these 350,000 billionths, and would settle with a tenth of it.
+def test_a_killed_proxy_gives_nothing_back(provider: Provider, tmp_path: Path) -> None:
+    # A call holds a little more than 200,000 of these 350,000 billionths, and would be settled with a tenth of it.
     policy, providers = write(tmp_path, provider, "0.00035 usd/day in UTC", f"shared://{tmp_path}/zone?size=1MiB")
     provider.behave("m", words=("a",) * 5000, delay_s=0.01)
     with (
         running(policy, "--providers", providers, "--no-keys") as proxy,
-        HTTP.stream("POST", f"{proxy.url}/v1/chat/completions", json={**BODY, "stream": True}) as answer,
+        HTTP.stream("POST", f"{proxy.url}/v1/chat/completions", json={**BODY, "stream": True}) as response,
     ):
-        parts = answer.iter_raw()
+        parts = response.iter_raw()
         next(parts)
         proxy.process.kill()
         with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
             list(parts)
     provider.behave("m")
     with running(policy, "--providers", providers, "--no-keys") as proxy:
-        refused = proxy.ask(BODY)
+        refused = proxy.post_chat(BODY)
         assert refused.status_code == 429 and refused.json()["error"]["type"] == "insufficient_quota"
-        assert proxy.ask({**BODY, "max_tokens": 20}).status_code == 200
+        assert proxy.post_chat({**BODY, "max_tokens": 20}).status_code == 200

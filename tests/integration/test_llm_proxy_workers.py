@@ -1,4 +1,4 @@
-"""The proxy in several processes: one set of limits, of figures and of books, whoever answers and whoever dies."""
+"""The proxy in several processes: limits, metrics and books are shared, whichever worker answers or dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 ENOUGH = 24
-"""Connections that reach both of two workers, but for once in 2**23 times."""
+"""So many connections reach both of two workers, except once in 2**23 times."""
 
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -51,38 +51,38 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def zone(tmp_path: Path) -> str:
-    """The URL of a zone that no other test has."""
+    """The URL of a zone that no other test uses."""
     return f"shared://{tmp_path}/zone?size=4MiB"
 
 
 def write(folder: Path, provider: Provider, limits: str, store: str) -> tuple[str, str]:
-    """The files of a policy of one rule and of a provider, each put in its place in one step."""
+    """Write the files of a policy of one rule and of a provider, each replaced in one step."""
     rule = {"name": "all", "by": ["model"], "limits": limits, "hold": "max"}
-    told = {"version": 1, "namespace": "llm", "store": store, "llm": {"prices": PRICES}, "rules": [rule]}
-    for name, text in (("llm.yaml", told), ("providers.yaml", {"providers": [at(provider)]})):
+    policy = {"version": 1, "namespace": "llm", "store": store, "llm": {"prices": PRICES}, "rules": [rule]}
+    for name, document in (("llm.yaml", policy), ("providers.yaml", {"providers": [at(provider)]})):
         new = folder / f"{name}.new"
-        new.write_text(json.dumps(text))
+        new.write_text(json.dumps(document))
         new.replace(folder / name)
     return str(folder / "llm.yaml"), str(folder / "providers.yaml")
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[RunningService]:
-    """`headgate llm serve` with two workers on the files of a folder."""
+def running(folder: Path, *options: str) -> Iterator[RunningService]:
+    """Run `headgate llm serve` with two workers on the files of a folder."""
     files = (str(folder / "llm.yaml"), "--providers", str(folder / "providers.yaml"))
-    command = headgate_command("llm", "serve", *files, "--port", "0", "--workers", "2", *words)
+    command = headgate_command("llm", "serve", *files, "--port", "0", "--workers", "2", *options)
     with service_of(command) as service:
         yield service
 
 
-def ask(service: RunningService, **more: Any) -> httpx.Response:
-    """A call on a connection of its own."""
-    headers = more.pop("headers", {})
-    return httpx.post(f"{service.url}/chat/completions", json={**BODY, **more}, headers=headers, timeout=30)
+def post_chat(service: RunningService, **fields: Any) -> httpx.Response:
+    """Send a chat call on a connection of its own."""
+    headers = fields.pop("headers", {})
+    return httpx.post(f"{service.url}/chat/completions", json={**BODY, **fields}, headers=headers, timeout=30)
 
 
-def figures(service: RunningService) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and the values of its labels; none is there twice."""
+def metrics(service: RunningService) -> dict[tuple[str, ...], float]:
+    """Return every sample by its name and the values of its labels; no sample occurs twice."""
     text = httpx.get(f"{service.url.removesuffix('/v1')}/metrics", timeout=30).text
     samples = [
         ((sample.name, *sorted(sample.labels.values())), sample.value)
@@ -92,8 +92,8 @@ def figures(service: RunningService) -> dict[tuple[str, ...], float]:
     return dict(samples)
 
 
-def calls(service: RunningService, outcome: str) -> float:
-    return figures(service).get(("headgate_llm_calls_total", *sorted(("chat", "m", outcome))), 0.0)
+def calls_with(service: RunningService, outcome: str) -> float:
+    return metrics(service).get(("headgate_llm_calls_total", *sorted(("chat", "m", outcome))), 0.0)
 
 
 def workers_of(service: RunningService) -> list[int]:
@@ -101,22 +101,24 @@ def workers_of(service: RunningService) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_exactly_the_limit_passes_and_all_count_as_one(provider: Provider, tmp_path: Path, zone: str) -> None:
+def test_workers_pass_exactly_the_limit_and_report_the_same_metrics(
+    provider: Provider, tmp_path: Path, zone: str
+) -> None:
     write(tmp_path, provider, "20/hour; 1 usd/day in UTC", zone)
     books = tmp_path / "books.jsonl"
     with running(tmp_path, "--no-keys", "--books", str(books)) as proxy:
         with ThreadPoolExecutor(8) as threads:
-            statuses = Counter(threads.map(lambda _: ask(proxy).status_code, range(60)))
+            statuses = Counter(threads.map(lambda _: post_chat(proxy).status_code, range(60)))
         assert statuses == {200: 20, 429: 40}
-        for _ in range(ENOUGH):  # whichever worker tells them
-            told = figures(proxy)
-            assert told["headgate_llm_calls_total", "answered", "chat", "m"] == 20
-            assert told["headgate_llm_calls_total", "chat", "m", "refused"] == 40
-            assert told["headgate_llm_tokens_total", "m", "output"] == 60
-            assert told["headgate_llm_cost_nano_usd_total", "m"] == 20 * 18_000
-            assert told[("headgate_llm_calls_under_way",)] == told[("headgate_llm_held_tokens",)] == 0
-            assert told[("headgate_llm_first_byte_seconds_count", "chat")] == 20
-            assert told[("headgate_workers",)] == 2
+        for _ in range(ENOUGH):  # whichever worker reports them
+            samples = metrics(proxy)
+            assert samples["headgate_llm_calls_total", "answered", "chat", "m"] == 20
+            assert samples["headgate_llm_calls_total", "chat", "m", "refused"] == 40
+            assert samples["headgate_llm_tokens_total", "m", "output"] == 60
+            assert samples["headgate_llm_cost_nano_usd_total", "m"] == 20 * 18_000
+            assert samples[("headgate_llm_calls_under_way",)] == samples[("headgate_llm_held_tokens",)] == 0
+            assert samples[("headgate_llm_first_byte_seconds_count", "chat")] == 20
+            assert samples[("headgate_workers",)] == 2
         assert proxy.stop() == 0
     report = CliRunner().invoke(headgate, ["llm", "report", str(books), "--by", "model", "--format", "json"])
     assert report.exit_code == 0
@@ -124,10 +126,10 @@ def test_exactly_the_limit_passes_and_all_count_as_one(provider: Provider, tmp_p
     assert row["calls"] == 20
 
 
-def left(store: str) -> dict[str, int]:
-    """What the limits of the written policy have on a store, as another process sees it."""
-    limits = {"name": "all", "by": ["model"], "limits": "40/hour; 1 usd/day in UTC", "hold": "max"}
-    policy = {"version": 1, "namespace": "llm", "llm": {"prices": PRICES}, "rules": [limits]}
+def remaining(store: str) -> dict[str, int]:
+    """What remains of the limits of the written policy on a store, as another process sees it."""
+    rule = {"name": "all", "by": ["model"], "limits": "40/hour; 1 usd/day in UTC", "hold": "max"}
+    policy = {"version": 1, "namespace": "llm", "llm": {"prices": PRICES}, "rules": [rule]}
     with LlmGate(policy, store=store) as gate:
         call = gate.reserve("m", input_tokens=0, max_tokens=0)
         readings = {reading.name: reading.remaining for reading in call.decision.limits}
@@ -135,64 +137,64 @@ def left(store: str) -> dict[str, int]:
     return readings
 
 
-def test_a_budget_on_redis_is_exact_over_all_workers_though_one_is_killed(
+def test_a_budget_on_redis_is_exact_over_all_workers_even_if_one_is_killed(
     provider: Provider, tmp_path: Path, server: Server
 ) -> None:
     store = f"{server.url}?timeout=10s"
     write(tmp_path, provider, "40/hour; 1 usd/day in UTC", store)
     with running(tmp_path, "--no-keys") as proxy:
         with ThreadPoolExecutor(8) as threads:
-            assert set(threads.map(lambda _: ask(proxy).status_code, range(ENOUGH))) == {200}
-        assert figures(proxy)[("headgate_workers",)] == 2
-        assert left(store)["all.usd.day"] == 10**9 - ENOUGH * 18_000
+            assert set(threads.map(lambda _: post_chat(proxy).status_code, range(ENOUGH))) == {200}
+        assert metrics(proxy)[("headgate_workers",)] == 2
+        assert remaining(store)["all.usd.day"] == 10**9 - ENOUGH * 18_000
         provider.behave("m", words=("a",) * 500, delay_s=0.01)
         try:
-            with httpx.stream("POST", f"{proxy.url}/chat/completions", json={**BODY, "stream": True}) as answer:
-                next(answer.iter_raw())
+            with httpx.stream("POST", f"{proxy.url}/chat/completions", json={**BODY, "stream": True}) as response:
+                next(response.iter_raw())
                 os.kill(workers_of(proxy)[0], signal.SIGKILL)
                 proxy.wait_for("worker [12] .*started again")
         finally:
             provider.behave("m")
         with ThreadPoolExecutor(8) as threads:
-            statuses = Counter(threads.map(lambda _: ask(proxy).status_code, range(60)))
+            statuses = Counter(threads.map(lambda _: post_chat(proxy).status_code, range(60)))
         assert statuses == {200: 40 - ENOUGH - 1, 429: 60 - (40 - ENOUGH - 1)}, "the stream was one of the forty"
-        wait_until(lambda: figures(proxy)[("headgate_workers",)] == 2)
-        assert calls(proxy, "refused") == 60 - (40 - ENOUGH - 1)
-        spent = 10**9 - left(store)["all.usd.day"] - 39 * 18_000
-        assert spent > 0, "the stream is settled by what is known of it, or held until its lease ends"
+        wait_until(lambda: metrics(proxy)[("headgate_workers",)] == 2)
+        assert calls_with(proxy, "refused") == 60 - (40 - ENOUGH - 1)
+        spent = 10**9 - remaining(store)["all.usd.day"] - 39 * 18_000
+        assert spent > 0, "the stream is settled by its known usage, or held until its lease ends"
         assert proxy.stop() == 0
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_figures_are_carried_on(
+def test_a_killed_worker_is_replaced_and_its_metrics_are_retained(
     provider: Provider, tmp_path: Path, zone: str
 ) -> None:
     provider.behave("slow", words=("a",) * 5000, delay_s=0.01)
     write(tmp_path, provider, "1000/hour", zone)
     with running(tmp_path, "--no-keys") as proxy:
         for _ in range(10):
-            assert ask(proxy).status_code == 200
+            assert post_chat(proxy).status_code == 200
         with httpx.stream(
             "POST", f"{proxy.url}/chat/completions", json={**BODY, "model": "slow", "stream": True}
-        ) as answer:
-            next(answer.iter_raw())
-            assert figures(proxy)[("headgate_llm_calls_under_way",)] == 1
+        ) as response:
+            next(response.iter_raw())
+            assert metrics(proxy)[("headgate_llm_calls_under_way",)] == 1
             for pid in workers_of(proxy):
                 os.kill(pid, signal.SIGKILL)
             proxy.wait_for("worker 1 .*started again")
             proxy.wait_for("worker 2 .*started again")
-        assert ask(proxy).status_code == 200
-        wait_until(lambda: figures(proxy)[("headgate_workers",)] == 2)
-        told = figures(proxy)
-        assert told["headgate_llm_calls_total", "answered", "chat", "m"] == 11
-        assert told[("headgate_llm_calls_under_way",)] == 0 and told[("headgate_worker_restarts_total",)] == 2
+        assert post_chat(proxy).status_code == 200
+        wait_until(lambda: metrics(proxy)[("headgate_workers",)] == 2)
+        samples = metrics(proxy)
+        assert samples["headgate_llm_calls_total", "answered", "chat", "m"] == 11
+        assert samples[("headgate_llm_calls_under_way",)] == 0 and samples[("headgate_worker_restarts_total",)] == 2
         assert proxy.stop() == 0
 
 
-def test_a_reload_reaches_all_workers_and_what_is_wrong_reaches_none(
+def test_a_reload_reaches_all_workers_and_a_broken_file_reaches_none(
     provider: Provider, tmp_path: Path, zone: str
 ) -> None:
     def limits() -> set[str]:
-        return {ask(proxy).headers["x-ratelimit-limit-requests"] for _ in range(ENOUGH)}
+        return {post_chat(proxy).headers["x-ratelimit-limit-requests"] for _ in range(ENOUGH)}
 
     write(tmp_path, provider, "100000/hour", zone)
     with running(tmp_path, "--no-keys") as proxy:
@@ -207,7 +209,7 @@ def test_a_reload_reaches_all_workers_and_what_is_wrong_reaches_none(
         for number in (1, 2):
             proxy.wait_for(f"worker {number}: the old policy and providers stay in force")
         assert limits() == {"200000"}
-        for pid in workers_of(proxy):  # what starts now does not look at the broken file
+        for pid in workers_of(proxy):  # a new worker does not read the broken file
             os.kill(pid, signal.SIGKILL)
         for number in (1, 2):
             proxy.wait_for(f"worker {number} .*started again")
@@ -222,30 +224,30 @@ def test_a_reload_while_workers_start_reaches_them_all(
     write(tmp_path, provider, "100000/hour", zone)
     with running(tmp_path, "--no-keys") as proxy:
         write(tmp_path, provider, "200000/hour", zone)
-        for _ in range(deaths):  # one that dies young a second time is started again a little later
-            seen = len(proxy.lines)
+        for _ in range(deaths):  # a worker that dies a second time soon after its start is restarted a little later
+            lines_before = len(proxy.lines)
             for pid in workers_of(proxy):
                 os.kill(pid, signal.SIGKILL)
             for number in (1, 2):
-                proxy.wait_for(f"worker {number} .*started again", seen)
+                proxy.wait_for(f"worker {number} .*started again", lines_before)
         proxy.process.send_signal(signal.SIGHUP)
         for number in (1, 2):
             proxy.wait_for(f"worker {number}: the policy and the providers were read again")
-        assert {ask(proxy).headers["x-ratelimit-limit-requests"] for _ in range(ENOUGH)} == {"200000"}
+        assert {post_chat(proxy).headers["x-ratelimit-limit-requests"] for _ in range(ENOUGH)} == {"200000"}
         assert proxy.stop() == 0
 
 
-def test_a_key_that_is_revoked_opens_nothing_at_any_worker(provider: Provider, tmp_path: Path, zone: str) -> None:
+def test_a_revoked_key_is_refused_by_every_worker(provider: Provider, tmp_path: Path, zone: str) -> None:
     write(tmp_path, provider, "100000/hour", zone)
     keys = str(tmp_path / "keys.json")
-    made = run_headgate("llm", "key", "create", "one", "--keys", keys)
-    [key] = re.findall(r"hg-[A-Za-z0-9_-]{20,}", made.stdout + made.stderr)
+    created = run_headgate("llm", "key", "create", "one", "--keys", keys)
+    [key] = re.findall(r"hg-[A-Za-z0-9_-]{20,}", created.stdout + created.stderr)
     with running(tmp_path, "--keys", keys) as proxy:
         headers = {"authorization": f"Bearer {key}"}
-        assert {ask(proxy, headers=headers).status_code for _ in range(ENOUGH)} == {200}
+        assert {post_chat(proxy, headers=headers).status_code for _ in range(ENOUGH)} == {200}
         assert run_headgate("llm", "key", "revoke", "one", "--keys", keys).returncode == 0
-        assert {ask(proxy, headers=headers).status_code for _ in range(ENOUGH)} == {401}
-        assert {ask(proxy).status_code for _ in range(ENOUGH)} == {401}
+        assert {post_chat(proxy, headers=headers).status_code for _ in range(ENOUGH)} == {401}
+        assert {post_chat(proxy).status_code for _ in range(ENOUGH)} == {401}
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
@@ -257,8 +259,8 @@ def test_sigterm_lets_streams_end_and_sigint_cuts_and_settles_them(
     books = tmp_path / "books.jsonl"
     try:
         with running(tmp_path, "--no-keys", "--books", str(books)) as proxy:
-            with httpx.stream("POST", f"{proxy.url}/chat/completions", json={**BODY, "stream": True}) as answer:
-                parts = answer.iter_raw()
+            with httpx.stream("POST", f"{proxy.url}/chat/completions", json={**BODY, "stream": True}) as response:
+                parts = response.iter_raw()
                 text = next(parts)
                 proxy.process.send_signal(sig)
                 if sig == signal.SIGTERM:
@@ -274,21 +276,23 @@ def test_sigterm_lets_streams_end_and_sigint_cuts_and_settles_them(
     assert settled["mode"] == ("exact" if sig == signal.SIGTERM else "at least")
 
 
-def test_what_cannot_be_served_is_told_once_and_nothing_starts(provider: Provider, tmp_path: Path, zone: str) -> None:
-    def told(**changes: str) -> str:
+def test_an_invalid_configuration_is_reported_and_no_worker_starts(
+    provider: Provider, tmp_path: Path, zone: str
+) -> None:
+    def refusal(**changes: str) -> str:
         policy, providers = write(tmp_path, provider, changes.get("limits", "9/hour"), changes.get("store", zone))
         if "providers" in changes:
             Path(providers).write_text(changes["providers"])
-        ended = run_headgate(
+        completed = run_headgate(
             "llm", "serve", policy, "--providers", providers, "--no-keys", "--port", "0", "--workers", "2"
         )
-        assert ended.returncode != 0 and "Traceback" not in ended.stderr, ended.stderr
-        return ended.stderr
+        assert completed.returncode != 0 and "Traceback" not in completed.stderr, completed.stderr
+        return completed.stderr
 
-    assert "memory counts for each process alone, so 2 workers would let 2 times as much pass" in told(
+    assert "memory counts for each process alone, so 2 workers would let 2 times as much pass" in refusal(
         store="memory://"
     )
-    assert "providers" in told(providers="providers: []")
-    assert "limits" in told(limits="many/hour")
-    ended = run_headgate("llm", "serve", "--example", "--workers", "2")
-    assert ended.returncode != 0 and "--example is one process" in ended.stderr
+    assert "providers" in refusal(providers="providers: []")
+    assert "limits" in refusal(limits="many/hour")
+    completed = run_headgate("llm", "serve", "--example", "--workers", "2")
+    assert completed.returncode != 0 and "--example is one process" in completed.stderr

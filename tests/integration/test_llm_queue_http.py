@@ -44,8 +44,8 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(main, 60))
 
 
-def who(scope: Any) -> Caller | None:
-    """The user whose name is the bearer's token."""
+def caller_of(scope: Any) -> Caller | None:
+    """The user whose name is the bearer token."""
     fields = dict(scope["headers"])
     token = fields.get(b"authorization", b"").decode().removeprefix("Bearer ")
     return Caller(user=token) if token else None
@@ -53,7 +53,7 @@ def who(scope: Any) -> Caller | None:
 
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[str]:
-    """The address of an application under uvicorn, in this event loop."""
+    """Serve an application under uvicorn, in this event loop, and yield its address."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_level="critical"))
     task = asyncio.create_task(server.serve())
     try:
@@ -65,30 +65,30 @@ async def served(app: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def asked(queue: AsyncLlmQueue, user: str = "ann", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(QueueApp(queue, who, **settings)) as address:
+async def client_of(queue: AsyncLlmQueue, user: str = "ann", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(QueueApp(queue, caller_of, **settings)) as address:
         headers = {"authorization": f"Bearer {user}"}
         async with httpx.AsyncClient(base_url=address, headers=headers, timeout=30) as client:
             yield client
 
 
 class Provider:
-    """Answers when it is let."""
+    """Answers as soon as a test allows it."""
 
-    def __init__(self, goes_on: bool = True) -> None:
-        self.goes_on = asyncio.Event()
-        if goes_on:
-            self.goes_on.set()
+    def __init__(self, is_open: bool = True) -> None:
+        self.may_answer = asyncio.Event()
+        if is_open:
+            self.may_answer.set()
 
     async def __call__(self, job: QueuedCall, call: Any) -> Any:
-        await self.goes_on.wait()
+        await self.may_answer.wait()
         return answer_of(7)
 
 
-def test_a_job_is_submitted_asked_for_and_done() -> None:
+def test_a_job_is_submitted_queried_and_done() -> None:
     async def main() -> None:
-        queue, provider = AsyncLlmQueue(AsyncLlmGate(POLICY)), Provider(goes_on=False)
-        async with asked(queue) as client, queue.worker(provider, pace=Pace(1, 1)):
+        queue, provider = AsyncLlmQueue(AsyncLlmGate(POLICY)), Provider(is_open=False)
+        async with client_of(queue) as client, queue.worker(provider, pace=Pace(1, 1)):
             first = await client.post("/jobs", json={"body": BODY, "id": "report-7", "priority": 3, "deadline": 60})
             assert (first.status_code, first.json()["state"]) == (202, "waiting")
             assert first.headers["location"] == f"jobs/{first.json()['id']}"
@@ -97,11 +97,11 @@ def test_a_job_is_submitted_asked_for_and_done() -> None:
             shown = (await client.get(second.headers["location"])).json()
             assert (shown["state"], shown["ahead"], shown["submitted"][:2]) == ("waiting", 0, "20")
             assert (await client.get(second.headers["location"] + "?wait=0.01")).json()["state"] == "waiting"
-            provider.goes_on.set()
+            provider.may_answer.set()
             done = (await client.get(second.headers["location"] + "?wait=20")).json()
             assert (done["state"], done["answer"], done["tokens"]) == ("done", answer_of(7), 7)
-            again = await client.post("/jobs", json={"body": BODY, "id": "report-7"})
-            assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+            repeated = await client.post("/jobs", json={"body": BODY, "id": "report-7"})
+            assert (repeated.status_code, repeated.json()["id"]) == (200, first.json()["id"])
             assert (await client.head(second.headers["location"])).content == b""
 
     run(main())
@@ -110,7 +110,7 @@ def test_a_job_is_submitted_asked_for_and_done() -> None:
 def test_a_job_is_cancelled() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()
-        async with asked(queue) as client:
+        async with client_of(queue) as client:
             job = await client.post("/jobs", json={"body": BODY})
             ended = await client.delete(job.headers["location"])
             assert (ended.status_code, ended.json()["state"]) == (200, "cancelled")
@@ -118,10 +118,10 @@ def test_a_job_is_cancelled() -> None:
     run(main())
 
 
-def test_a_caller_sees_its_own_jobs_alone_and_ids_are_its_own() -> None:
+def test_a_caller_sees_only_its_own_jobs_and_ids() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()
-        async with asked(queue) as client:
+        async with client_of(queue) as client:
             bob = {"authorization": "Bearer bob"}
             own = await client.post("/jobs", json={"body": BODY, "id": "report"})
             for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/events")):
@@ -136,30 +136,30 @@ def test_a_caller_sees_its_own_jobs_alone_and_ids_are_its_own() -> None:
     run(main())
 
 
-def test_positions_come_as_events_until_the_job_has_ended() -> None:
+def test_positions_are_sent_as_events_until_the_job_ends() -> None:
     async def main() -> None:
-        queue, provider = AsyncLlmQueue(AsyncLlmGate(POLICY)), Provider(goes_on=False)
-        async with asked(queue) as client, queue.worker(provider, pace=Pace(1, 1)):
+        queue, provider = AsyncLlmQueue(AsyncLlmGate(POLICY)), Provider(is_open=False)
+        async with client_of(queue) as client, queue.worker(provider, pace=Pace(1, 1)):
             jobs = [(await client.post("/jobs", json={"body": BODY})).headers["location"] for _ in range(2)]
-            told: list[tuple[str, dict[str, Any]]] = []
+            events: list[tuple[str, dict[str, Any]]] = []
             async with client.stream("GET", jobs[1] + "/events") as response:
                 assert response.headers["content-type"] == "text/event-stream"
                 reader = EventReader()
                 async for chunk in response.aiter_bytes():
                     for event in reader.feed(chunk):
-                        told.append((event.name, json.loads(event.data)))
-                        provider.goes_on.set()
-            assert (told[0][0], told[0][1]["state"]) == ("position", "waiting")
-            assert told[-1][0] == "end"
-            assert told[-1][1]["answer"] == answer_of(7)
+                        events.append((event.name, json.loads(event.data)))
+                        provider.may_answer.set()
+            assert (events[0][0], events[0][1]["state"]) == ("position", "waiting")
+            assert events[-1][0] == "end"
+            assert events[-1][1]["answer"] == answer_of(7)
 
     run(main())
 
 
-def test_a_client_that_goes_while_it_watches_is_noticed_and_streams_are_bounded() -> None:
+def test_a_watching_client_that_disconnects_is_noticed_and_streams_are_bounded() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()
-        app = QueueApp(queue, who, most_streams=1)
+        app = QueueApp(queue, caller_of, most_streams=1)
         async with served(app) as address, httpx.AsyncClient(base_url=address, timeout=30) as client:
             ann = {"authorization": "Bearer ann"}
             job = (await client.post("/jobs", json={"body": BODY}, headers=ann)).headers["location"]
@@ -174,7 +174,7 @@ def test_a_client_that_goes_while_it_watches_is_noticed_and_streams_are_bounded(
 
 
 @pytest.mark.parametrize(
-    ("sent", "status", "code"),
+    ("request_parts", "status", "code"),
     [
         ({"content": b"{"}, 400, "json"),
         ({"content": b"\xff\xfe"}, 400, "json"),
@@ -194,18 +194,20 @@ def test_a_client_that_goes_while_it_watches_is_noticed_and_streams_are_bounded(
         ({"json": {"body": BODY}, "headers": {"authorization": ""}}, 401, "unauthorized"),
     ],
 )
-def test_what_is_wrong_is_told_in_json_and_nothing_is_queued(sent: dict[str, Any], status: int, code: str) -> None:
+def test_an_invalid_job_is_a_json_error_and_is_not_queued(
+    request_parts: dict[str, Any], status: int, code: str
+) -> None:
     async def main() -> None:
         queue = AsyncLlmQueue(bounds=Bounds(body_bytes=1_000))
-        async with asked(queue, most_priority=5) as client:
-            answer = await client.post("/jobs", **sent)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        async with client_of(queue, most_priority=5) as client:
+            response = await client.post("/jobs", **request_parts)
+            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
             assert queue.backlog._waiting == 0  # type: ignore[attr-defined]
 
     run(main())
 
 
-def test_a_body_that_comes_in_chunks_is_bounded_too_and_a_full_queue_says_so() -> None:
+def test_a_chunked_body_is_bounded_and_a_full_queue_refuses_jobs() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue(bounds=Bounds(body_bytes=1_000, user_jobs=1, jobs=2))
 
@@ -213,7 +215,7 @@ def test_a_body_that_comes_in_chunks_is_bounded_too_and_a_full_queue_says_so() -
             for _ in range(100):
                 yield b"x" * 100
 
-        async with asked(queue) as client:
+        async with client_of(queue) as client:
             assert (await client.post("/jobs", content=endless())).status_code == 413
             assert (await client.post("/jobs", json={"body": BODY})).status_code == 202
             full = await client.post("/jobs", json={"body": BODY})
@@ -228,11 +230,11 @@ def test_a_body_that_comes_in_chunks_is_bounded_too_and_a_full_queue_says_so() -
     run(main())
 
 
-def test_it_is_mounted_in_another_application() -> None:
+def test_it_can_be_mounted_in_another_application() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()
         headers = {"authorization": "Bearer ann"}
-        mounted = Starlette(routes=[Mount("/queue", QueueApp(queue, who))])
+        mounted = Starlette(routes=[Mount("/queue", QueueApp(queue, caller_of))])
         async with served(mounted) as address, httpx.AsyncClient(base_url=address, headers=headers) as client:
             job = await client.post("/queue/jobs", json={"body": BODY})
             assert (await client.get(f"/queue/{job.headers['location']}")).json()["state"] == "waiting"
@@ -240,13 +242,13 @@ def test_it_is_mounted_in_another_application() -> None:
     run(main())
 
 
-def provider_app(seen: list[Request]) -> Starlette:
-    """A provider that is too busy for its first call, and refuses bodies that name no model that it knows."""
+def provider_app(received: list[Request]) -> Starlette:
+    """A provider that is too busy for its first call, and refuses bodies with unknown models."""
 
     async def chat(request: Request) -> JSONResponse:
-        seen.append(request)
+        received.append(request)
         body = await request.json()
-        if len(seen) == 1:
+        if len(received) == 1:
             return JSONResponse({"error": {"message": "slow down"}}, 429, {"retry-after-ms": "50"})
         if body["model"] == "of-another-key":
             return JSONResponse({"error": {"message": f"Incorrect API key: {request.headers['authorization']}"}}, 401)
@@ -263,13 +265,13 @@ def provider_app(seen: list[Request]) -> Starlette:
 
 def test_jobs_are_sent_to_a_provider_by_url() -> None:
     async def main() -> None:
-        seen: list[Request] = []
+        received: list[Request] = []
         policy = {**POLICY, "llm": {"unknown_price": "free"}}
         queue = AsyncLlmQueue(AsyncLlmGate(policy))
         async with (
-            served(provider_app(seen)) as address,
-            HttpProvider(f"{address}/v1", "secret") as ask,
-            queue.worker(ask),
+            served(provider_app(received)) as address,
+            HttpProvider(f"{address}/v1", "secret") as send,
+            queue.worker(send),
         ):
             done = await queue.result((await queue.submit(BODY, user="ann")).id)
             failed = await queue.result((await queue.submit({**BODY, "model": "other"}, user="ann")).id)
@@ -277,45 +279,45 @@ def test_jobs_are_sent_to_a_provider_by_url() -> None:
         assert (done.state, done.attempts, done.answer) == ("done", 1, answer_of(7))
         assert (failed.state, "404" in failed.error, "no such model" in failed.error) == ("failed", True, True)
         assert lost.state == "failed"
-        assert seen[1].headers["authorization"] == "Bearer secret"
-        assert seen[0].headers["idempotency-key"] == seen[1].headers["idempotency-key"] == done.id
+        assert received[1].headers["authorization"] == "Bearer secret"
+        assert received[0].headers["idempotency-key"] == received[1].headers["idempotency-key"] == done.id
 
     run(main())
 
 
-def test_a_provider_by_url_says_whether_it_is_to_be_asked_again() -> None:
+def test_a_provider_by_url_decides_whether_a_job_is_retried() -> None:
     async def main() -> None:
-        seen: list[Request] = [Request({"type": "http"})]
+        received: list[Request] = [Request({"type": "http"})]
         queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
         async with (
-            served(provider_app(seen)) as address,
-            HttpProvider(f"{address}/v1") as ask,
-            queue.worker(ask, retries=3),
+            served(provider_app(received)) as address,
+            HttpProvider(f"{address}/v1") as send,
+            queue.worker(send, retries=3),
         ):
             bodies = [{**BODY, "refused": [429, "false"]}, {**BODY, "refused": [400, "true"]}]
             ended = [await queue.result((await queue.submit(body, user="ann")).id) for body in bodies]
         assert [(job.state, job.attempts) for job in ended] == [("failed", 0), ("failed", 3)]
-        assert len(seen) == 1 + 1 + 4
+        assert len(received) == 1 + 1 + 4
 
     run(main())
 
 
-def test_a_provider_that_is_no_url_is_refused_and_its_secret_not_shown() -> None:
+def test_an_invalid_provider_url_is_refused_and_its_secret_not_shown() -> None:
     urls = ["api.openai.com", "https://user:geheim@host/v1", "ftp://host", "https://host/v1?key=geheim"]
     for url in (*urls, "http://[::1", "http://host:99999/v1", "http://host:0/v1", "http://host\x00/v1"):
-        with pytest.raises(ConfigError) as shown:
+        with pytest.raises(ConfigError) as caught:
             HttpProvider(url)
-        assert "geheim" not in str(shown.value)
+        assert "geheim" not in str(caught.value)
 
 
-def test_what_a_provider_says_of_a_key_that_it_does_not_take_is_not_shown() -> None:
+def test_a_providers_message_about_a_rejected_key_is_not_shown() -> None:
     async def main() -> None:
-        seen: list[Request] = [Request({"type": "http"})]
+        received: list[Request] = [Request({"type": "http"})]
         queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
         async with (
-            served(provider_app(seen)) as address,
-            HttpProvider(f"{address}/v1", "geheim") as ask,
-            queue.worker(ask),
+            served(provider_app(received)) as address,
+            HttpProvider(f"{address}/v1", "geheim") as send,
+            queue.worker(send),
         ):
             job = await queue.result((await queue.submit({**BODY, "model": "of-another-key"}, user="ann")).id)
         assert (job.state, job.error) == (
@@ -326,25 +328,25 @@ def test_what_a_provider_says_of_a_key_that_it_does_not_take_is_not_shown() -> N
     run(main())
 
 
-def test_a_key_that_no_header_can_have_is_refused_and_not_shown() -> None:
+def test_a_key_that_no_header_can_contain_is_refused_and_not_shown() -> None:
     for key in ("geheim\nX-Other: 1", "\u201cgeheim\u201d", "geheim\x7f"):
-        with pytest.raises(ConfigError, match="a key is printable ASCII on one line") as shown:
+        with pytest.raises(ConfigError, match="a key is printable ASCII on one line") as caught:
             HttpProvider("https://host/v1", key)
-        assert "geheim" not in str(shown.value)
+        assert "geheim" not in str(caught.value)
 
 
-def test_a_key_with_a_line_end_behind_it_is_sent_without_it() -> None:
+def test_a_key_with_a_trailing_line_end_is_sent_without_it() -> None:
     async def main() -> None:
-        seen: list[Request] = [Request({"type": "http"})]
+        received: list[Request] = [Request({"type": "http"})]
         queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
         async with (
-            served(provider_app(seen)) as address,
-            HttpProvider(f"{address}/v1", "geheim\n") as ask,
-            queue.worker(ask, retries=0),
+            served(provider_app(received)) as address,
+            HttpProvider(f"{address}/v1", "geheim\n") as send,
+            queue.worker(send, retries=0),
         ):
             job = await queue.result((await queue.submit(BODY, user="ann")).id)
         assert (job.state, job.error) == ("done", "")
-        assert seen[1].headers["authorization"] == "Bearer geheim"
+        assert received[1].headers["authorization"] == "Bearer geheim"
 
     run(main())
 
@@ -366,21 +368,21 @@ def decorated(job, call):
 """
 
 
-def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp_path: Path) -> None:
+def test_the_command_serves_a_queue_until_it_is_terminated(server: Server, tmp_path: Path) -> None:
     async def main() -> None:
         (tmp_path / "policy.yaml").write_text(json.dumps({**POLICY, "store": f"{server.url}?timeout=10s"}))
         (tmp_path / "own_jobs.py").write_text(HANDLER)
-        seen: list[Request] = []
+        received: list[Request] = []
         url = f"{server.url}?timeout=10s"
-        async with served(provider_app(seen)) as address:
-            for name, by in (
+        async with served(provider_app(received)) as address:
+            for name, options in (
                 ("handled", ["--handler", "own_jobs:ask"]),
                 ("decorated", ["--handler", "own_jobs:decorated"]),
                 ("sent", ["--provider", address, "--key-from", "OWN_KEY"]),
             ):
                 command = [sys.executable, "-m", "headgate", "llm", "work", "policy.yaml", "--queue", url]
                 worker = subprocess.Popen(  # noqa: ASYNC220
-                    [*command, "--name", name, *by],
+                    [*command, "--name", name, *options],
                     cwd=tmp_path,
                     env={**os.environ, "OWN_KEY": "geheim"},
                     stderr=subprocess.PIPE,
@@ -395,18 +397,18 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
                             assert error == "RuntimeError: the handler raised SystemExit"
                         done = [await queue.result(job.id, 50) for job in jobs]
                     worker.send_signal(signal.SIGTERM)
-                    _, said = await asyncio.to_thread(worker.communicate, timeout=30)
+                    _, stderr = await asyncio.to_thread(worker.communicate, timeout=30)
                 finally:
                     worker.kill()
                 assert [(job.state, job.error) for job in done] == [("done", "")] * 3
-                assert (worker.returncode, "Traceback" in said, "geheim" in said) == (0, False, False), said
-        assert seen[-1].headers["authorization"] == "Bearer geheim"
+                assert (worker.returncode, "Traceback" in stderr, "geheim" in stderr) == (0, False, False), stderr
+        assert received[-1].headers["authorization"] == "Bearer geheim"
 
     run(main())
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["--queue", "memory://", "--handler", "x:y"], 1, "a queue in memory is that of its own process"),
         (["--queue", "redis://127.0.0.1"], 2, "give --provider URL or --handler MODULE:NAME"),
@@ -426,13 +428,13 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
         (["--queue", "redis://h", "--handler", "json:loads", "--start", "9", "--most", "8"], 2, "--start is at most"),
     ],
 )
-def test_misuse_of_the_command_is_told_in_words(
-    words: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_misuse_of_the_command_is_an_error_message(
+    arguments: list[str], status: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from headgate.cli.commands import headgate
 
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps(POLICY))
-    with pytest.raises(SystemExit) as ended:
-        headgate(["llm", "work", str(policy), *words])
-    assert (ended.value.code, said in capsys.readouterr().err) == (status, True)
+    with pytest.raises(SystemExit) as caught:
+        headgate(["llm", "work", str(policy), *arguments])
+    assert (caught.value.code, message in capsys.readouterr().err) == (status, True)

@@ -1,4 +1,4 @@
-"""The queue on a real Redis: the same order as in memory, and no job lost or charged twice when workers are killed."""
+"""The queue on a real Redis: same order as in memory, and no job is lost or charged twice when workers are killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from until import until_async
 
 pytestmark = pytest.mark.integration
 HALF_A_LEASE_US = 1_800_000_000
-"""After that long a queue on Redis looks for workers that died."""
+"""After this time a queue on Redis looks for workers that died."""
 
 WORKER = str(Path(__file__).with_name("queue_worker.py"))
 _names = count()
@@ -45,130 +45,134 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(main, 90))
 
 
-def name() -> str:
+def new_name() -> str:
     return f"q{next(_names)}"
 
 
-def patient(url: str) -> str:
+def with_timeout(url: str) -> str:
     return f"{url}?timeout=20s"
 
 
-def body(tokens: int = 10, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "max_tokens": tokens, "messages": [{"role": "user", "content": "hi"}], **more}
+def body(tokens: int = 10, **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "max_tokens": tokens, "messages": [{"role": "user", "content": "hi"}], **fields}
 
 
-async def until_it_is(told: Callable[[], Awaitable[Any]], wanted: Any) -> None:
-    """Wait for what only a question tells, at most half a minute."""
+async def wait_for_value(query: Callable[[], Awaitable[Any]], expected: Any) -> None:
+    """Repeat a query until it returns the expected value, at most half a minute."""
     async with asyncio.timeout(30):
-        while await told() != wanted:  # noqa: ASYNC110
+        while await query() != expected:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 @pytest.fixture(params=["single", "cluster"])
 def url(request: pytest.FixtureRequest) -> str:
     servers = request.getfixturevalue({"single": "server", "cluster": "nodes"}[request.param])
-    return patient(servers.url)
+    return with_timeout(servers.url)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
-    """Random jobs, taken, put back, refused by limits, ended, cancelled and expired: each answer is the same."""
+    """Random jobs are taken, put back, refused by limits, ended, cancelled and expired: every result is the same."""
 
     async def main() -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         clock = ManualClock()
         bounds, fairness = Bounds(jobs=30, user_jobs=12), Fairness(priority_tokens=500, ageing_tokens=7)
         queues = [
-            AsyncLlmQueue(store=store, name=name(), bounds=bounds, fairness=fairness, clock=clock, lease=3600)
-            for store in ("memory://", patient(server.url))
+            AsyncLlmQueue(store=store, name=new_name(), bounds=bounds, fairness=fairness, clock=clock, lease=3600)
+            for store in ("memory://", with_timeout(server.url))
         ]
         held: list[list[Taken]] = [[], []]
         ids: list[str] = []
 
         async def both(step: Any) -> list[Any]:
-            told: list[Any] = []
+            results: list[Any] = []
             for number, queue in enumerate(queues):
                 try:
-                    told.append(await step(queue, held[number]))
+                    results.append(await step(queue, held[number]))
                 except (QueueFull, UnknownJob, ConflictingId) as error:
-                    told.append((type(error), str(error)))
-            assert told[0] == told[1]
-            return told
+                    results.append((type(error), str(error)))
+            assert results[0] == results[1]
+            return results
 
-        async def take(queue: AsyncLlmQueue, own: list[Taken]) -> Any:
+        async def take(queue: AsyncLlmQueue, taken_jobs: list[Taken]) -> Any:
             taken = await queue.backlog.take("w")
             if isinstance(taken, Taken):
-                own.append(taken)
+                taken_jobs.append(taken)
                 return taken._replace(claims=tuple(sorted(taken.claims)))
             return taken.after_us if taken.after_us != HALF_A_LEASE_US else None
 
         for number in range(350):
-            clock.advance(chance.choice([0, 1_000, 200_000, 3_000_000]))
-            what = chance.random()
-            place = chance.randrange(1 << 30)
-            if what < 0.35:
-                asked: dict[str, Any] = {
-                    "user": f"u{chance.randrange(4)}",
-                    "priority": chance.choice([0, 0, 0, 2]),
-                    "tokens": chance.choice([1, 30, 400]),
-                    "deadline": chance.choice([None, None, 9.5]),
-                    "id": f"j{chance.randrange(number + 1)}",
+            clock.advance(rng.choice([0, 1_000, 200_000, 3_000_000]))
+            choice = rng.random()
+            index = rng.randrange(1 << 30)
+            if choice < 0.35:
+                options: dict[str, Any] = {
+                    "user": f"u{rng.randrange(4)}",
+                    "priority": rng.choice([0, 0, 0, 2]),
+                    "tokens": rng.choice([1, 30, 400]),
+                    "deadline": rng.choice([None, None, 9.5]),
+                    "id": f"j{rng.randrange(number + 1)}",
                 }
-                ids.append(asked["id"])
-                await both(lambda queue, own, asked=asked: queue.submit(body(), **asked))
-            elif what < 0.65:
+                ids.append(options["id"])
+                await both(lambda queue, taken_jobs, options=options: queue.submit(body(), **options))
+            elif choice < 0.65:
                 await both(take)
-            elif what < 0.8 and held[0]:
-                scope, after_us = chance.choice(["", "team", "team", "user"]), chance.choice([0, 2_000_000, 9_000_000])
-                refused, settled = bool(scope), chance.random() < 0.3
+            elif choice < 0.8 and held[0]:
+                scope, after_us = rng.choice(["", "team", "team", "user"]), rng.choice([0, 2_000_000, 9_000_000])
+                refused, settled = bool(scope), rng.random() < 0.3
 
                 async def park(
-                    queue: AsyncLlmQueue, own: list[Taken], how: Any = (place, after_us, scope, refused, settled)
+                    queue: AsyncLlmQueue,
+                    taken_jobs: list[Taken],
+                    arguments: Any = (index, after_us, scope, refused, settled),
                 ) -> Any:
-                    place, after_us, scope, refused, settled = how
-                    taken = own.pop(place % len(own))
+                    index, after_us, scope, refused, settled = arguments
+                    taken = taken_jobs.pop(index % len(taken_jobs))
                     return await queue.backlog.park(
                         "w", taken, after_us, scope, refused=refused, settled=settled, failed=not refused
                     )
 
                 await both(park)
-            elif what < 0.92 and held[0]:
-                tokens = chance.choice([None, 0, 5, 1000])
+            elif choice < 0.92 and held[0]:
+                tokens = rng.choice([None, 0, 5, 1000])
 
-                async def finish(queue: AsyncLlmQueue, own: list[Taken], how: Any = (place, tokens)) -> Any:
-                    taken = own.pop(how[0] % len(own))
-                    done = await queue.backlog.finish(
-                        "w", taken, "done", answer=b'{"a":1}', scopes=("team",), tokens=how[1], settled=False
+                async def finish(
+                    queue: AsyncLlmQueue, taken_jobs: list[Taken], arguments: Any = (index, tokens)
+                ) -> Any:
+                    taken = taken_jobs.pop(arguments[0] % len(taken_jobs))
+                    state = await queue.backlog.finish(
+                        "w", taken, "done", answer=b'{"a":1}', scopes=("team",), tokens=arguments[1], settled=False
                     )
                     await queue.backlog.release("w", taken)
                     await queue.backlog.wake(("user", "team"))
-                    return done
+                    return state
 
                 await both(finish)
-            elif what < 0.96 and ids:
-                cancelled = chance.choice(ids)
-                await both(lambda queue, own, id=cancelled: queue.cancel(id))
-            for id in chance.sample(ids, min(2, len(ids))):
-                await both(lambda queue, own, id=id: queue.get(id))
-                await both(lambda queue, own, id=id: queue.position(id))
+            elif choice < 0.96 and ids:
+                cancelled = rng.choice(ids)
+                await both(lambda queue, taken_jobs, id=cancelled: queue.cancel(id))
+            for id in rng.sample(ids, min(2, len(ids))):
+                await both(lambda queue, taken_jobs, id=id: queue.get(id))
+                await both(lambda queue, taken_jobs, id=id: queue.position(id))
         for queue in queues:
             await queue.close()
 
     run(main())
 
 
-def test_jobs_are_done_and_told_across_processes(url: str) -> None:
+def test_jobs_and_their_results_cross_processes(url: str) -> None:
     async def main() -> None:
-        own = name()
-        gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=own))
+        queue_name = new_name()
+        gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=queue_name))
 
         async def provider(job: QueuedCall, call: Any) -> Any:
             return answer_of(7, of=job.body["n"])
 
-        serving = AsyncLlmQueue(gate, url, name=own)
-        async with AsyncLlmQueue(store=url, name=own) as asking, serving, serving.worker(provider):
-            jobs = [await asking.submit(body(n=number), user="ann") for number in range(20)]
-            done = [await asking.result(job.id, 60) for job in jobs]
+        server_queue = AsyncLlmQueue(gate, url, name=queue_name)
+        async with AsyncLlmQueue(store=url, name=queue_name) as client, server_queue, server_queue.worker(provider):
+            jobs = [await client.submit(body(n=number), user="ann") for number in range(20)]
+            done = [await client.result(job.id, 60) for job in jobs]
         assert [job.answer["of"] for job in done] == list(range(20))
         assert {job.tokens for job in done} == {7}
         assert (await gate.limiter.peek("all", {"tokens": 0})).remaining == 1_000_000 - 20 * 7
@@ -176,10 +180,10 @@ def test_jobs_are_done_and_told_across_processes(url: str) -> None:
     run(main())
 
 
-def test_a_job_is_cancelled_where_it_runs_in_another_process(url: str) -> None:
+def test_a_job_that_runs_in_another_process_can_be_cancelled(url: str) -> None:
     async def main() -> None:
-        own = name()
-        gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=own))
+        queue_name = new_name()
+        gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=queue_name))
         started, stopped = asyncio.Event(), asyncio.Event()
 
         async def endless(job: QueuedCall, call: Any) -> Any:
@@ -189,47 +193,50 @@ def test_a_job_is_cancelled_where_it_runs_in_another_process(url: str) -> None:
             finally:
                 stopped.set()
 
-        async with AsyncLlmQueue(store=url, name=own) as asking, AsyncLlmQueue(gate, url, name=own) as serving:
-            job = await asking.submit(body(), id="report-1")
-            async with serving.worker(endless):
+        async with (
+            AsyncLlmQueue(store=url, name=queue_name) as client,
+            AsyncLlmQueue(gate, url, name=queue_name) as server_queue,
+        ):
+            job = await client.submit(body(), id="report-1")
+            async with server_queue.worker(endless):
                 await started.wait()
-                assert (await asking.submit(body(), id="report-1")).repeated
-                assert (await asking.cancel(job.id)).state == "cancelled"
+                assert (await client.submit(body(), id="report-1")).repeated
+                assert (await client.cancel(job.id)).state == "cancelled"
                 await stopped.wait()
-            assert isinstance(await serving.backlog.take("w"), Nothing)
+            assert isinstance(await server_queue.backlog.take("w"), Nothing)
 
     run(main())
 
 
-def test_an_end_that_was_kept_before_its_worker_died_is_settled_by_another(server: Server) -> None:
+def test_a_result_stored_before_its_worker_died_is_settled_by_another(server: Server) -> None:
     async def main() -> None:
-        own = name()
-        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
-        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+        queue_name = new_name()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=queue_name))
+        async with AsyncLlmQueue(gate, with_timeout(server.url), name=queue_name, lease=0.2) as queue:
             job = await queue.submit(body(100))
             taken = await queue.backlog.take("dead")
             assert isinstance(taken, Taken)
             await gate.reserve(body=body(100), id=f"{taken.id}.{taken.hold}")
-            written = json.dumps(answer_of(30)).encode()
-            await queue.backlog.finish("dead", taken, "done", answer=written, tokens=30, settled=False)
+            answer = json.dumps(answer_of(30)).encode()
+            await queue.backlog.finish("dead", taken, "done", answer=answer, tokens=30, settled=False)
             assert (await queue.result(job.id, 20)).answer == answer_of(30)
 
             async def never(job: QueuedCall, call: Any) -> Any:
-                raise AssertionError("it was done before")
+                raise AssertionError("the job was already done")
 
             async def remaining() -> int | None:
                 return (await gate.limiter.peek("all", {"tokens": 0})).remaining
 
             assert await remaining() == 900
             async with queue.worker(never):
-                await until_it_is(remaining, 970)
+                await wait_for_value(remaining, 970)
             assert (await queue.get(job.id)).state == "done"
 
     run(main())
 
 
 class Estimating:
-    """A gate on Redis whose calls hold so many tokens of output, and what its limit has left."""
+    """A gate on Redis whose calls hold so many output tokens, with a query of what remains of its limit."""
 
     def __init__(self, url: str, namespace: str, output: int, units: str = "tokens", books: Any = None) -> None:
         rule = {"name": "all", "by": ["model"], "limits": f"100000 {units}/day in UTC; 60 requests/day in UTC"}
@@ -237,11 +244,11 @@ class Estimating:
         policy = {"version": 1, "namespace": namespace, "llm": llm, "rules": [rule]}
         self.gate = AsyncLlmGate(policy, store=RedisStore(url), learned=NothingLearned(), books=books)
 
-    async def left(self) -> tuple[int, int]:
-        """(tokens, requests)"""
-        looking = await self.gate.reserve("m", input_tokens=0, max_tokens=0)
-        (tokens, requests) = (reading.remaining for reading in looking.decision.limits)
-        await looking.cancel()
+    async def remaining(self) -> tuple[int, int]:
+        """Return the remaining (tokens, requests)."""
+        probe = await self.gate.reserve("m", input_tokens=0, max_tokens=0)
+        (tokens, requests) = (reading.remaining for reading in probe.decision.limits)
+        await probe.cancel()
         return tokens, requests + 1
 
 
@@ -250,35 +257,37 @@ def test_a_job_whose_estimate_changed_between_the_death_of_a_worker_and_the_take
     server: Server, tmp_path: Path, dies_after: str
 ) -> None:
     async def main() -> None:
-        own, url = name(), patient(server.url)
+        queue_name, url = new_name(), with_timeout(server.url)
         books = open_books(tmp_path / "b.jsonl")
-        before, after = Estimating(url, own, 5000, books=books), Estimating(url, own, 700, books=books)
+        before, after = Estimating(url, queue_name, 5000, books=books), Estimating(url, queue_name, 700, books=books)
         held: list[tuple[int, int]] = []
 
         async def provider(job: QueuedCall, call: Any) -> Any:
-            held.append(await after.left())
+            held.append(await after.remaining())
             return answer_of(40)
 
-        async with AsyncLlmQueue(after.gate, url, name=own, lease=0.2) as queue:
+        async with AsyncLlmQueue(after.gate, url, name=queue_name, lease=0.2) as queue:
             job = await queue.submit(body(9000))
             taken = await queue.backlog.take("dead")
             assert isinstance(taken, Taken)
-            asked = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
-            call = await before.gate.reserve(**taken.caller._asdict(), **asked)
-            sent = call.held.input
-            assert await after.left() == (100_000 - sent - 5000, 59)
+            request = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+            call = await before.gate.reserve(**taken.caller._asdict(), **request)
+            input_tokens = call.held.input
+            assert await after.remaining() == (100_000 - input_tokens - 5000, 59)
             if dies_after == "answering":
-                written = json.dumps(answer_of(40)).encode()
-                await queue.backlog.finish("dead", taken, "done", answer=written, tokens=40, settled=False)
+                answer = json.dumps(answer_of(40)).encode()
+                await queue.backlog.finish("dead", taken, "done", answer=answer, tokens=40, settled=False)
             async with queue.worker(provider):
                 assert (await queue.result(job.id, 20)).state == "done"
-                await until_it_is(after.left, (100_000 - 40, 59))
-            assert held == ([(100_000 - sent - 700, 59)] if dies_after == "holding" else []), "never both at one time"
-            assert (await queue.backlog.take("w"), await after.left()) == (Nothing(None), (100_000 - 40, 59))
+                await wait_for_value(after.remaining, (100_000 - 40, 59))
+            assert held == ([(100_000 - input_tokens - 700, 59)] if dies_after == "holding" else []), (
+                "never both at the same time"
+            )
+            assert (await queue.backlog.take("w"), await after.remaining()) == (Nothing(None), (100_000 - 40, 59))
         books.close()
         with closing(read_books(tmp_path / "b.jsonl")) as read:
-            found = reconcile([read], now_us=1 << 60)
-        assert [entry.held_output for entry in found.unreconciled] == []
+            reconciled = reconcile([read], now_us=1 << 60)
+        assert [entry.held_output for entry in reconciled.unreconciled] == []
         await before.gate.close()
         await after.gate.close()
 
@@ -287,23 +296,23 @@ def test_a_job_whose_estimate_changed_between_the_death_of_a_worker_and_the_take
 
 @pytest.mark.parametrize("dies_after", ["numbering", "holding", "holding twice"])
 def test_a_worker_that_dies_while_it_takes_a_job_over_leaves_nothing_held(server: Server, dies_after: str) -> None:
-    """The job was held by one worker, which died; another has given it the number of its next hold, and dies, too."""
+    """One worker held the job and died; another gave the job the number of its next hold, and dies as well."""
 
     async def main() -> None:
-        own, url = name(), patient(server.url)
-        estimates = [Estimating(url, own, output) for output in (5000, 3000, 2000)]
-        after = Estimating(url, own, 700)
+        queue_name, url = new_name(), with_timeout(server.url)
+        estimates = [Estimating(url, queue_name, output) for output in (5000, 3000, 2000)]
+        after = Estimating(url, queue_name, 700)
         held: list[tuple[int, int]] = []
 
         async def provider(job: QueuedCall, call: Any) -> Any:
-            held.append(await after.left())
+            held.append(await after.remaining())
             return answer_of(40)
 
-        async with AsyncLlmQueue(after.gate, url, name=own, lease=0.2) as queue:
+        async with AsyncLlmQueue(after.gate, url, name=queue_name, lease=0.2) as queue:
             job = await queue.submit(body(9000))
             taken = await queue.backlog.take("dead")
             assert isinstance(taken, Taken)
-            sent = 0
+            input_tokens = 0
             for number, gate in enumerate(estimates[: 3 if dies_after == "holding twice" else 2]):
                 if number:
                     await asyncio.sleep(0.3)
@@ -318,44 +327,44 @@ def test_a_worker_that_dies_while_it_takes_a_job_over_leaves_nothing_held(server
                     assert renewed is not None and (renewed.hold, renewed.former) == (number + 1, number)
                     taken = renewed
                 if not number or dies_after != "numbering":
-                    asked = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
-                    sent = (await gate.gate.reserve(**taken.caller._asdict(), **asked)).held.input
+                    request = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+                    input_tokens = (await gate.gate.reserve(**taken.caller._asdict(), **request)).held.input
             async with queue.worker(provider):
                 assert (await queue.result(job.id, 20)).state == "done"
-                await until_it_is(after.left, (100_000 - 40, 59))
-            assert held == [(100_000 - sent - 700, 59)], "one hold at one time"
+                await wait_for_value(after.remaining, (100_000 - 40, 59))
+            assert held == [(100_000 - input_tokens - 700, 59)], "one hold at a time"
         for gate in (*estimates, after):
             await gate.gate.close()
 
     run(main())
 
 
-def test_a_job_that_was_held_under_other_limits_is_done_all_the_same(server: Server) -> None:
+def test_a_job_that_was_held_under_other_limits_is_still_done(server: Server) -> None:
     async def main() -> None:
-        own, url = name(), patient(server.url)
-        before, after = Estimating(url, own, 5000), Estimating(url, own, 700, units="output_tokens")
+        queue_name, url = new_name(), with_timeout(server.url)
+        before, after = Estimating(url, queue_name, 5000), Estimating(url, queue_name, 700, units="output_tokens")
 
         async def provider(job: QueuedCall, call: Any) -> Any:
             return answer_of(40)
 
-        async with AsyncLlmQueue(after.gate, url, name=own, lease=0.2) as queue:
+        async with AsyncLlmQueue(after.gate, url, name=queue_name, lease=0.2) as queue:
             job = await queue.submit(body(9000))
             taken = await queue.backlog.take("dead")
             assert isinstance(taken, Taken)
-            asked = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
-            await before.gate.reserve(**taken.caller._asdict(), **asked)
+            request = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+            await before.gate.reserve(**taken.caller._asdict(), **request)
             async with queue.worker(provider):
                 assert (await queue.result(job.id, 20)).state == "done"
-                await until_it_is(after.left, (100_000 - 39, 59))
+                await wait_for_value(after.remaining, (100_000 - 39, 59))
         await before.gate.close()
         await after.gate.close()
 
     run(main())
 
 
-def test_a_call_of_a_queue_has_a_second_unless_the_url_gives_it_another_time(server: Server) -> None:
+def test_a_call_of_a_queue_times_out_after_a_second_unless_the_url_says_otherwise(server: Server) -> None:
     async def main() -> None:
-        async with AsyncLlmQueue(None, f"{server.url}?connect_timeout=2s", name=name()) as queue:
+        async with AsyncLlmQueue(None, f"{server.url}?connect_timeout=2s", name=new_name()) as queue:
             job = await queue.submit(body())
             server.cli("CLIENT", "PAUSE", 300)
             assert (await queue.get(job.id)).state == "waiting"
@@ -363,11 +372,11 @@ def test_a_call_of_a_queue_has_a_second_unless_the_url_gives_it_another_time(ser
     run(main())
 
 
-def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> None:
+def test_a_job_whose_worker_died_fails_if_so_configured(server: Server) -> None:
     async def main() -> None:
-        own = name()
-        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
-        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+        queue_name = new_name()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=queue_name))
+        async with AsyncLlmQueue(gate, with_timeout(server.url), name=queue_name, lease=0.2) as queue:
             job = await queue.submit(body(100))
             await queue.backlog.take("dead")
 
@@ -385,18 +394,18 @@ def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> 
 @pytest.mark.parametrize(
     ("retries", "deaths", "state"), [(2, 2, "done"), (2, 3, "failed"), (0, 1, "done"), (0, 2, "failed")]
 )
-def test_a_job_whose_workers_die_again_and_again_is_not_asked_for_more_often_than_it_may_be(
+def test_a_job_whose_workers_die_repeatedly_is_tried_only_as_often_as_allowed(
     server: Server, retries: int, deaths: int, state: str
 ) -> None:
     async def main() -> None:
-        own, asked = name(), list[str]()
-        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
+        queue_name, requested = new_name(), list[str]()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=queue_name))
 
         async def provider(job: QueuedCall, call: Any) -> Any:
-            asked.append(job.id)
+            requested.append(job.id)
             return answer_of(1)
 
-        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+        async with AsyncLlmQueue(gate, with_timeout(server.url), name=queue_name, lease=0.2) as queue:
             job = await queue.submit(body(100))
             for number in range(deaths):
                 await asyncio.sleep(0.3 if number else 0)
@@ -404,15 +413,15 @@ def test_a_job_whose_workers_die_again_and_again_is_not_asked_for_more_often_tha
                 assert isinstance(taken, Taken)
             async with queue.worker(provider, retries=retries):
                 ended = await queue.result(job.id, 20)
-        assert (ended.state, bool(asked)) == (state, state == "done")
+        assert (ended.state, bool(requested)) == (state, state == "done")
         assert (f"{deaths} workers that had it have died" in ended.error) == (state == "failed")
 
     run(main())
 
 
-def test_a_worker_that_was_silent_for_too_long_changes_nothing_of_a_job_that_another_has(server: Server) -> None:
+def test_a_worker_that_was_silent_too_long_cannot_change_a_job_that_another_took_over(server: Server) -> None:
     async def main() -> None:
-        async with AsyncLlmQueue(store=patient(server.url), name=name(), lease=0.1) as queue:
+        async with AsyncLlmQueue(store=with_timeout(server.url), name=new_name(), lease=0.1) as queue:
             job = await queue.submit(body())
             late = await queue.backlog.take("late")
             assert isinstance(late, Taken)
@@ -432,46 +441,48 @@ def test_a_worker_that_was_silent_for_too_long_changes_nothing_of_a_job_that_ano
 
 
 def test_no_job_is_lost_and_none_is_charged_twice_when_workers_are_killed() -> None:
-    """Workers in processes of their own, killed with SIGKILL at random moments, over and over."""
+    """Workers in processes of their own are killed repeatedly with SIGKILL at random moments."""
     with single("appendonly yes", "appendfsync no") as server:
         run(_killed(server))
 
 
 async def _killed(server: Server) -> None:
-    own, url, jobs = name(), patient(server.url), 60
-    chance = random.Random(7)
-    limiter = AsyncLimiter("1000000 tokens/day", store=RedisStore(url), name=own)
+    queue_name, url, jobs = new_name(), with_timeout(server.url), 60
+    rng = random.Random(7)
+    limiter = AsyncLimiter("1000000 tokens/day", store=RedisStore(url), name=queue_name)
 
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, WORKER, url, own])
+        return subprocess.Popen([sys.executable, WORKER, url, queue_name])
 
     workers = [start() for _ in range(2)]
     try:
-        async with AsyncLlmQueue(store=url, name=own) as queue:
+        async with AsyncLlmQueue(store=url, name=queue_name) as queue:
             submitted = [await queue.submit(body(100, n=number), user=f"u{number % 5}") for number in range(jobs)]
             waiting = [asyncio.ensure_future(queue.result(job.id)) for job in submitted]
             killed = 0
             client: Any = redis.Redis.from_url(server.url)
             while not all(task.done() for task in waiting):
                 await asyncio.sleep(0.05)
-                if int(client.llen(f"asked:{own}")) > 10 * (killed + 1) and killed < 4:
-                    victim = chance.randrange(len(workers))
+                if int(client.llen(f"asked:{queue_name}")) > 10 * (killed + 1) and killed < 4:
+                    victim = rng.randrange(len(workers))
                     os.kill(workers[victim].pid, signal.SIGKILL)
                     workers[victim].wait()
                     workers[victim] = start()
                     killed += 1
             done = [task.result() for task in waiting]
-            asked = Counter(client.lrange(f"asked:{own}", 0, -1))
+            attempts = Counter(client.lrange(f"asked:{queue_name}", 0, -1))
             assert killed == 4
             assert [job.state for job in done] == ["done"] * jobs
             assert [job.answer["of"] for job in done] == list(range(jobs))
-            assert max(asked.values()) <= 1 + killed  # once more for each worker that was killed with it
-            assert sum(asked.values()) - jobs <= 4 * 8  # only what a killed worker had is asked again
+            assert (
+                max(attempts.values()) <= 1 + killed
+            )  # once more for each worker that was killed while it had the job
+            assert sum(attempts.values()) - jobs <= 4 * 8  # only the jobs of a killed worker are repeated
 
-            async def left_in_the_stream() -> int:
-                return int(client.xlen(f"hg:{{{own}}}:queue:jobs"))
+            async def stream_length() -> int:
+                return int(client.xlen(f"hg:{{{queue_name}}}:queue:jobs"))
 
-            await until_it_is(left_in_the_stream, 0)
+            await wait_for_value(stream_length, 0)
             assert (await limiter.peek("all", {"tokens": 0})).remaining == 1_000_000 - jobs * 40
     finally:
         for worker in workers:
@@ -480,27 +491,27 @@ async def _killed(server: Server) -> None:
         await limiter.store.aclose()
 
 
-def test_a_redis_that_goes_away_for_a_while_costs_no_job() -> None:
+def test_no_job_is_lost_while_redis_is_down() -> None:
     async def main() -> None:
         with single("appendonly yes", "appendfsync always") as server:
-            own = name()
-            gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=own))
-            goes_on = asyncio.Event()
+            queue_name = new_name()
+            gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=queue_name))
+            may_continue = asyncio.Event()
 
             async def provider(job: QueuedCall, call: Any) -> Any:
-                await goes_on.wait()
+                await may_continue.wait()
                 return answer_of(1)
 
-            async with AsyncLlmQueue(gate, f"{server.url}?timeout=500ms", name=own, lease=60) as queue:
+            async with AsyncLlmQueue(gate, f"{server.url}?timeout=500ms", name=queue_name, lease=60) as queue:
                 jobs = [await queue.submit(body()) for _ in range(4)]
                 async with queue.worker(provider, pace=Pace(2, 2)) as worker:
                     await until_async(lambda: worker.running == 2)
                     server.kill()
-                    goes_on.set()
+                    may_continue.set()
                     await asyncio.sleep(0.3)
                     server.restart()
                     for job in jobs:
-                        await until_it_is(partial(state_of, queue, job.id), "done")
+                        await wait_for_value(partial(state_of, queue, job.id), "done")
 
     run(main())
 
@@ -512,11 +523,11 @@ async def state_of(queue: AsyncLlmQueue, id: str) -> str:
         return str(error)
 
 
-def test_a_url_or_a_name_that_cannot_be_is_refused_in_words() -> None:
+def test_an_invalid_url_or_name_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="the name of a queue"):
         AsyncLlmQueue(store="redis://127.0.0.1", name="a b")
     with pytest.raises(ConfigError, match="lease is a number of seconds"):
         AsyncLlmQueue(store="redis://127.0.0.1", lease=0)
-    with pytest.raises(ConfigError) as shown:
+    with pytest.raises(ConfigError) as caught:
         AsyncLlmQueue(store="redis://:geheim@127.0.0.1:x/0")
-    assert "geheim" not in str(shown.value)
+    assert "geheim" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What the proxy makes of providers' answers: sent in every way that HTTP has, broken anywhere, and over TLS."""
+"""How the proxy reads the responses of providers: in every encoding of HTTP, broken anywhere, and over TLS."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ BODY = bytes(range(256)) * 40
 
 
 class Peer:
-    """A server that answers each request with bytes that it is given, so many at a time."""
+    """A server that answers each request with the same given bytes, so many at a time."""
 
-    def __init__(self, answer: bytes, *, step: int = 1 << 20, ends: bool = False) -> None:
-        self.answer = answer
+    def __init__(self, response: bytes, *, step: int = 1 << 20, ends: bool = False) -> None:
+        self.response = response
         self.step = step
         self.ends = ends
-        """Whether the connection is closed after the answer."""
+        """Whether the connection is closed after the response."""
 
         self.requests: list[bytes] = []
         self.connections = 0
@@ -48,8 +48,8 @@ class Peer:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
                 self.requests.append(head + await reader.readexactly(int(length or 0)))
-                for start in range(0, len(self.answer), self.step):
-                    writer.write(self.answer[start : start + self.step])
+                for start in range(0, len(self.response), self.step):
+                    writer.write(self.response[start : start + self.step])
                     await writer.drain()
                     await asyncio.sleep(0)
                 if self.ends:
@@ -59,16 +59,16 @@ class Peer:
         finally:
             writer.close()
 
-    def settings(self, **more: Any) -> ProviderSettings:
-        told: dict[str, Any] = {
+    def settings(self, **fields: Any) -> ProviderSettings:
+        defaults: dict[str, Any] = {
             "name": "p", "base_url": f"http://127.0.0.1:{self.port}/v1", "api_key": "secret", "auth": "",
             "dialects": ("chat", "models"), "models": ("*",), "timeout_s": 10.0, "connect_timeout_s": 10.0,
             "asks_usage": True, "headers": (),
         }  # fmt: skip
-        return ProviderSettings(**{**told, **more})
+        return ProviderSettings(**{**defaults, **fields})
 
 
-def talk(peer: Peer, work: Callable[[Upstream], Awaitable[Any]], tls: ssl.SSLContext | None = None) -> Any:
+def run(peer: Peer, work: Callable[[Upstream], Awaitable[Any]], tls: ssl.SSLContext | None = None) -> Any:
     """Run some calls against a peer."""
 
     async def main() -> Any:
@@ -99,45 +99,45 @@ def chunked(body: bytes, size: int) -> bytes:
 
 
 PARTS = gzip.compress(BODY[:100]) + gzip.compress(BODY[100:]) + b"\0\0"
-WAYS = {
+ENCODINGS = {
     "a length": head(f"Content-Length: {len(BODY)}") + BODY,
     "chunks": head("Transfer-Encoding: chunked") + chunked(BODY, 1000),
     "small chunks": head("transfer-encoding: Chunked") + chunked(BODY, 7),
-    "interim answers first": head(status="100 Continue") + head("a: b", status="103 Early Hints")
+    "interim responses first": head(status="100 Continue") + head("a: b", status="103 Early Hints")
     + head(f"content-length: {len(BODY)}") + BODY,
     "gzip": head(f"content-length: {len(gzip.compress(BODY))}", "content-encoding: gzip") + gzip.compress(BODY),
-    "gzip in several parts, and what is none": head(f"content-length: {len(PARTS)}", "content-encoding: gzip") + PARTS,
+    "gzip in several parts, and junk": head(f"content-length: {len(PARTS)}", "content-encoding: gzip") + PARTS,
     "deflate": head("content-encoding: deflate", "transfer-encoding: chunked") + chunked(zlib.compress(BODY), 50),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("step", [1 << 20, 100, 1])
-@pytest.mark.parametrize("way", WAYS)
-def test_an_answer_is_read_however_it_is_sent_and_its_connection_used_again(way: str, step: int) -> None:
-    peer = Peer(WAYS[way], step=step)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_response_is_read_in_every_encoding_and_its_connection_is_reused(encoding: str, step: int) -> None:
+    peer = Peer(ENCODINGS[encoding], step=step)
 
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
-            with await send(upstream, peer) as answer:
-                assert answer.status == 200 and await answer.read_body(1 << 20) == BODY
-                assert await answer.read() == b""
+            with await send(upstream, peer) as response:
+                assert response.status == 200 and await response.read_body(1 << 20) == BODY
+                assert await response.read() == b""
 
-    talk(peer, work)
+    run(peer, work)
     assert (len(peer.requests), peer.connections) == (2, 1)
 
 
-def test_a_request_has_its_own_fields_once_and_the_client_s_beside_them() -> None:
+def test_a_request_has_its_own_fields_once_and_those_of_the_client() -> None:
     peer = Peer(head("content-length: 0"))
 
     async def work(upstream: Upstream) -> None:
         settings = peer.settings(headers=(("x-org", "o"),))
-        sent = [("X-Mine", "1"), ("x-org", "other"), ("authorization", "Bearer own"), ("host", "x"), ("accept", "a")]
-        with await upstream.send(settings, CHAT, "a=b%20c&d=\udcc3\udca4 e#f", sent, b"{}"):
+        headers = [("X-Mine", "1"), ("x-org", "other"), ("authorization", "Bearer own"), ("host", "x"), ("accept", "a")]
+        with await upstream.send(settings, CHAT, "a=b%20c&d=\udcc3\udca4 e#f", headers, b"{}"):
             pass
-        with await upstream.send(settings, MODELS, "", sent, None):
+        with await upstream.send(settings, MODELS, "", headers, None):
             pass
 
-    talk(peer, work)
+    run(peer, work)
     lines = peer.requests[0].split(b"\r\n")
     assert lines[0] == b"POST /v1/chat/completions?a=b%20c&d=%C3%A4%20e HTTP/1.1"
     assert sorted(lines[1:-2]) == sorted([
@@ -153,54 +153,54 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
 
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
-            with await send(upstream, peer) as answer:
-                assert answer.content_type == "text/event-stream"
-                assert await answer.read_body(1 << 20) == BODY
+            with await send(upstream, peer) as response:
+                assert response.content_type == "text/event-stream"
+                assert await response.read_body(1 << 20) == BODY
 
-    talk(peer, work)
+    run(peer, work)
     assert peer.connections == 2
 
 
 @pytest.mark.parametrize(
-    "more", [head("connection: close", "content-length: 2") + b"ok", head("content-length: 2") + b"ok" + b"more",
+    "response", [head("connection: close", "content-length: 2") + b"ok", head("content-length: 2") + b"ok" + b"more",
              head("content-length: 2") + b"ok" + head("content-length: 0")],
 )  # fmt: skip
-def test_a_connection_on_which_more_or_the_end_was_told_is_not_used_again(more: bytes) -> None:
-    peer = Peer(more)
+def test_a_connection_with_excess_bytes_or_a_close_is_not_reused(response: bytes) -> None:
+    peer = Peer(response)
 
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
-            with await send(upstream, peer) as answer:
-                assert await answer.read_body(10) == b"ok"
+            with await send(upstream, peer) as response:
+                assert await response.read_body(10) == b"ok"
 
-    talk(peer, work)
+    run(peer, work)
     assert peer.connections == 2
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"", b"no HTTP at all\r\n\r\n", head("content-length: x"), head("content-length: 1", "content-length: 2"),
         head("content-length: 3", "transfer-encoding: chunked"), head("transfer-encoding: gzip"),
         head("content-encoding: br", "content-length: 1") + b"x", head("a: " + "b" * 70_000),
         b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", head()[:-3],
     ],
-    ids=lambda answer: answer[:40],
+    ids=lambda response: response[:40],
 )  # fmt: skip
-def test_a_head_that_is_none_is_a_lost_call(answer: bytes) -> None:
-    peer = Peer(answer, ends=True)
+def test_a_call_with_an_invalid_response_head_is_lost(response: bytes) -> None:
+    peer = Peer(response, ends=True)
 
     async def work(upstream: Upstream) -> None:
         with pytest.raises(Lost) as caught:
             await send(upstream, peer)
         assert not caught.value.is_timeout
 
-    talk(peer, work)
+    run(peer, work)
     assert len(peer.requests) == 1
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         head("content-length: 9") + b"ok", head("transfer-encoding: chunked") + b"2\r\nok\r\n",
         head("transfer-encoding: chunked") + b"2\r\nok\r\nzz\r\n",
@@ -209,79 +209,77 @@ def test_a_head_that_is_none_is_a_lost_call(answer: bytes) -> None:
         head("content-encoding: gzip") + gzip.compress(b"ok", mtime=0)[:-3],
     ],
 )  # fmt: skip
-def test_a_body_that_breaks_off_gives_what_came_and_then_an_error(answer: bytes) -> None:
-    peer = Peer(answer, ends=True)
+def test_a_truncated_body_gives_the_received_bytes_and_then_an_error(response: bytes) -> None:
+    peer = Peer(response, ends=True)
 
-    async def read(answer: ProviderAnswer, came: bytearray) -> None:
-        while part := await answer.read():
-            came += part
+    async def read(response: ProviderAnswer, received: bytearray) -> None:
+        while part := await response.read():
+            received += part
 
     async def work(upstream: Upstream) -> bytes:
-        came = bytearray()
-        with await send(upstream, peer) as answer, pytest.raises(BrokenAnswer):
-            await read(answer, came)
-        return bytes(came)
+        received = bytearray()
+        with await send(upstream, peer) as response, pytest.raises(BrokenAnswer):
+            await read(response, received)
+        return bytes(received)
 
-    assert talk(peer, work) in (b"ok", b"")
+    assert run(peer, work) in (b"ok", b"")
 
 
 @pytest.mark.parametrize("step", [1 << 20, 999])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_small_body_that_says_a_thousand_times_as_much_is_read_a_bounded_piece_at_a_time(
-    encoding: str, step: int
-) -> None:
-    said = bytes(1 << 26)
-    packed = gzip.compress(said, mtime=0) if encoding == "gzip" else zlib.compress(said)
-    peer = Peer(head(f"content-length: {len(packed)}", f"content-encoding: {encoding}") + packed, step=step)
+def test_a_small_body_that_expands_a_thousandfold_is_read_in_bounded_pieces(encoding: str, step: int) -> None:
+    content = bytes(1 << 26)
+    compressed = gzip.compress(content, mtime=0) if encoding == "gzip" else zlib.compress(content)
+    peer = Peer(head(f"content-length: {len(compressed)}", f"content-encoding: {encoding}") + compressed, step=step)
 
     async def work(upstream: Upstream) -> int:
-        came = 0
+        received = 0
         for _ in range(2):
-            with await send(upstream, peer) as answer:
-                while part := await answer.read():
+            with await send(upstream, peer) as response:
+                while part := await response.read():
                     assert len(part) <= 1 << 17 and not part.strip(b"\0")
-                    came += len(part)
-                assert answer.is_at_end
-        return came
+                    received += len(part)
+                assert response.is_at_end
+        return received
 
-    assert talk(peer, work) == 2 * len(said)
+    assert run(peer, work) == 2 * len(content)
     assert peer.connections == 1
 
 
-@pytest.mark.parametrize("said", [[], [b""], [b"o", b"k"]])
-def test_a_compressed_body_may_be_empty_or_of_several_parts(said: list[bytes]) -> None:
-    packed = b"".join(map(gzip.compress, said)) + b"junk" * len(said)
-    peer = Peer(head(f"content-length: {len(packed)}", "content-encoding: gzip") + packed, step=3)
+@pytest.mark.parametrize("parts", [[], [b""], [b"o", b"k"]])
+def test_a_compressed_body_may_be_empty_or_of_several_parts(parts: list[bytes]) -> None:
+    compressed = b"".join(map(gzip.compress, parts)) + b"junk" * len(parts)
+    peer = Peer(head(f"content-length: {len(compressed)}", "content-encoding: gzip") + compressed, step=3)
 
     async def work(upstream: Upstream) -> bytes:
-        with await send(upstream, peer) as answer:
-            return await answer.read_body(10)
+        with await send(upstream, peer) as response:
+            return await response.read_body(10)
 
-    assert talk(peer, work) == b"".join(said)
+    assert run(peer, work) == b"".join(parts)
 
 
-def test_a_provider_that_falls_silent_is_given_up_but_not_while_its_answer_waits_for_the_client() -> None:
+def test_a_silent_provider_times_out_but_not_while_its_response_waits_for_the_client() -> None:
     long = b"x" * (1 << 22)
     peer = Peer(head(f"content-length: {len(long)}") + long)
     silent = Peer(head("content-length: 5") + b"ok")
 
     async def slow(upstream: Upstream) -> None:
-        with await send(upstream, peer, timeout_s=0.3) as answer:
-            came = len(await answer.read())
+        with await send(upstream, peer, timeout_s=0.3) as response:
+            received = len(await response.read())
             await asyncio.sleep(1.0)
-            while part := await answer.read():
-                assert len(part) < 1 << 20  # what is read ahead is bounded
-                came += len(part)
-            assert came == len(long)
+            while part := await response.read():
+                assert len(part) < 1 << 20  # reading ahead is bounded
+                received += len(part)
+            assert received == len(long)
 
     async def quiet(upstream: Upstream) -> None:
-        with await send(upstream, silent, timeout_s=0.2) as answer:
-            assert await answer.read() == b"ok"
+        with await send(upstream, silent, timeout_s=0.2) as response:
+            assert await response.read() == b"ok"
             with pytest.raises(TimeoutError, match=r"no bytes arrived for 0\.2 s"):
-                await answer.read()
+                await response.read()
 
-    talk(peer, slow)
-    talk(silent, quiet)
+    run(peer, slow)
+    run(silent, quiet)
     mute = Peer(b"")
 
     async def nothing(upstream: Upstream) -> None:
@@ -289,10 +287,10 @@ def test_a_provider_that_falls_silent_is_given_up_but_not_while_its_answer_waits
             await send(upstream, mute, timeout_s=0.2)
         assert caught.value.is_timeout
 
-    talk(mute, nothing)
+    run(mute, nothing)
 
 
-def test_what_cannot_be_connected_is_not_reached() -> None:
+def test_an_unreachable_provider_is_not_reached() -> None:
     peer = Peer(b"")
 
     async def work(upstream: Upstream) -> None:
@@ -300,12 +298,12 @@ def test_what_cannot_be_connected_is_not_reached() -> None:
             with pytest.raises(NotReached):
                 await send(upstream, peer, base_url=url, connect_timeout_s=5.0)
 
-    talk(peer, work)
+    run(peer, work)
     assert peer.requests == []
 
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate of 127.0.0.1 that signed itself, and what serves with it."""
+    """Make a self-signed certificate of 127.0.0.1, and a context that serves with it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -330,20 +328,20 @@ def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     return file, context
 
 
-def test_over_tls_only_a_provider_whose_certificate_is_good_is_called(
+def test_over_tls_only_a_provider_with_a_valid_certificate_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, context = certificate(tmp_path)
-    peer = Peer(WAYS["chunks"])
+    peer = Peer(ENCODINGS["chunks"])
 
     async def work(upstream: Upstream) -> None:
         for _ in range(2):
-            with await send(upstream, peer, base_url=f"https://127.0.0.1:{peer.port}/v1") as answer:
-                assert await answer.read_body(1 << 20) == BODY
+            with await send(upstream, peer, base_url=f"https://127.0.0.1:{peer.port}/v1") as response:
+                assert await response.read_body(1 << 20) == BODY
 
     with pytest.raises(NotReached):
-        talk(peer, work, context)
+        run(peer, work, context)
     assert peer.requests == []
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    talk(peer, work, context)
+    run(peer, work, context)
     assert len(peer.requests) == 2

@@ -1,4 +1,4 @@
-"""The provider of other tests answers the real packages, and is wrong where a test wants it to be."""
+"""The provider of other tests answers the real packages, and is wrong where a test sets it to be."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def anthropic_of(provider: Provider) -> anthropic.Anthropic:
     return anthropic.Anthropic(api_key="k", base_url=provider.url, max_retries=0)
 
 
-def test_the_packages_read_its_whole_answers(provider: Provider) -> None:
+def test_the_packages_read_its_complete_responses(provider: Provider) -> None:
     with openai_of(provider) as client:
         chat = client.chat.completions.create(model="m", messages=MESSAGES)
         assert chat.choices[0].message.content == "Hello world" and chat.usage is not None
@@ -46,19 +46,19 @@ def test_the_packages_read_its_whole_answers(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"cut_bytes": 7}, {"crlf": True}, {"comments": True}, {"tells": "every chunk"}, {"tells": "never"}],
+    "fields",
+    [{}, {"cut_bytes": 7}, {"crlf": True}, {"comments": True}, {"usage": "every chunk"}, {"usage": "never"}],
     ids=str,
 )
-def test_the_packages_read_its_streams(provider: Provider, how: dict[str, Any]) -> None:
-    provider.behave("streamed", **how)
+def test_the_packages_read_its_streams(provider: Provider, fields: dict[str, Any]) -> None:
+    provider.behave("streamed", **fields)
     with openai_of(provider) as client:
         with client.chat.completions.create(model="streamed", messages=MESSAGES, stream=True) as chunks:
             text = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices or ()]
         assert "".join(text) == "Hello world"
         with client.responses.create(model="streamed", input="hi", stream=True) as events:
             assert list(events)[-1].type == "response.completed"
-    if how.get("tells") == "never":
+    if fields.get("usage") == "never":
         return
     with (
         anthropic_of(provider) as other,
@@ -67,7 +67,7 @@ def test_the_packages_read_its_streams(provider: Provider, how: dict[str, Any]) 
         assert stream.get_final_message().usage.output_tokens == 3
 
 
-def test_it_refuses_and_breaks_connections(provider: Provider) -> None:
+def test_it_refuses_calls_and_breaks_connections(provider: Provider) -> None:
     provider.behave("busy", status=429, headers=(("retry-after", "7"),))
     provider.behave("overloaded", status=529)
     provider.behave("broken", breaks_after=1)
@@ -83,21 +83,21 @@ def test_it_refuses_and_breaks_connections(provider: Provider) -> None:
                 next(chunks)
 
 
-class SlowToKeep(list[bytes]):
-    """A list that takes its time for a new entry, as one does whose thread is not given the processor."""
+class SlowList(list[bytes]):
+    """A list that appends slowly, as one does whose thread waits for the processor."""
 
     def append(self, value: bytes, /) -> None:
         time.sleep(0.3)
         super().append(value)
 
 
-@pytest.mark.parametrize("how", [{}, {"status": 500}], ids=str)
-def test_what_it_sent_is_known_before_it_has_arrived(provider: Provider, how: dict[str, Any]) -> None:
-    provider.behave("m", **how)
-    before, provider.sent = provider.sent, SlowToKeep()
+@pytest.mark.parametrize("fields", [{}, {"status": 500}], ids=str)
+def test_sent_bytes_are_recorded_before_they_arrive(provider: Provider, fields: dict[str, Any]) -> None:
+    provider.behave("m", **fields)
+    original, provider.sent = provider.sent, SlowList()
     try:
-        answer = httpx.post(f"{provider.url}/v1/messages", json={"model": "m", "messages": MESSAGES}, timeout=30)
-        assert provider.sent == [answer.content]
+        response = httpx.post(f"{provider.url}/v1/messages", json={"model": "m", "messages": MESSAGES}, timeout=30)
+        assert provider.sent == [response.content]
     finally:
-        provider.sent = before
+        provider.sent = original
         provider.behaviours.clear()
