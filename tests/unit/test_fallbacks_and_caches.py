@@ -20,7 +20,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below need its settings
 
 # isort: split
 
@@ -51,7 +51,7 @@ from headgate.integrations import flask as flask_limits
 from headgate.integrations.django import rate_limit
 from headgate.testing import ManualClock
 
-Ask = Callable[[Fields, Clients], list[httpx.Response]]
+Send = Callable[[Fields, Clients], list[httpx.Response]]
 """Sends requests to an application with a limit of one a minute, whose fallback responds with these fields."""
 
 
@@ -154,13 +154,13 @@ def in_all_of_django(fields: Fields, clients: Clients) -> list[httpx.Response]:
     return ask_django(read_in_django, clients, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
 
 
-EVERYWHERE: list[Ask] = [
+INTEGRATIONS: list[Send] = [
     in_asgi, in_wsgi, in_starlette_s_decorator, in_starlette_s_middleware, in_litestar, in_flask, in_all_of_flask,
     in_aiohttp, in_all_of_aiohttp, in_django, in_async_django, in_all_of_django,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ask", EVERYWHERE, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize("send", INTEGRATIONS, ids=lambda send: send.__name__)
 @pytest.mark.parametrize(
     "own_fields",
     [
@@ -172,14 +172,16 @@ EVERYWHERE: list[Ask] = [
     ids=["nothing", "cache-control", "in other letters", "expires"],
 )
 def test_the_response_of_a_fallback_is_not_stored_unless_its_headers_say_otherwise(
-    ask: Ask, own_fields: Fields
+    send: Send, own_fields: Fields
 ) -> None:
-    added = "no-store, private" if "django" in ask.__name__ else "no-store"
+    added = "no-store, private" if "django" in send.__name__ else "no-store"
     fields = [(name.lower(), value) for name, value in own_fields] or [("cache-control", added)]
-    passed, *refused = ask(own_fields, (ONE,) * 3)
+    passed, *refused = send(own_fields, (ONE,) * 3)
     assert (passed.text, cache_fields(passed)) == ("new", [])
-    assert [(answer.status_code, answer.text, cache_fields(answer)) for answer in refused] == [(200, "old", fields)] * 2
-    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+    assert [(response.status_code, response.text, cache_fields(response)) for response in refused] == [
+        (200, "old", fields)
+    ] * 2
+    assert all(int(response.headers["Retry-After"]) >= 1 for response in refused)
 
 
 def refusing(*fields: tuple[str, str]) -> Callable[..., Refusal]:
@@ -187,33 +189,33 @@ def refusing(*fields: tuple[str, str]) -> Callable[..., Refusal]:
     return lambda request, decision, usual: usual._replace(headers=[*usual.headers, *fields])
 
 
-@pytest.mark.parametrize("own", [[], [("Cache-Control", "max-age=60")]], ids=["nothing", "cache-control"])
+@pytest.mark.parametrize("fallback_fields", [[], [("Cache-Control", "max-age=60")]], ids=["nothing", "cache-control"])
 @pytest.mark.parametrize(
-    ("own_fields", "sent"),
+    ("own_fields", "expected"),
     [
         ([("Cache-Control", "private, max-age=5")], [("cache-control", "private, max-age=5")]),
         (
             [("Expires", "0")],
             [("cache-control", "no-store, private"), ("expires", "0")],
-        ),  # which Django's caches ignore
+        ),  # a field that Django's caches ignore
         ([("Cache-Control", "no-store, max-age=0")], [("cache-control", "no-store, max-age=0, private")]),
     ],
     ids=["cache-control", "expires", "no-store"],
 )
-@pytest.mark.parametrize("where", ["view", "async view", "middleware"])
+@pytest.mark.parametrize("placement", ["view", "async view", "middleware"])
 def test_a_fallback_of_django_gets_the_cache_fields_of_the_refusal(
-    where: str, own_fields: Fields, sent: Fields, own: Fields
+    placement: str, own_fields: Fields, expected: Fields, fallback_fields: Fields
 ) -> None:
-    limits = once(fallback=fallback_of_django(own), refusal=refusing(*own_fields))
-    if where == "middleware":
-        answers = ask_django(read_in_django, (ONE,) * 3, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
-    elif where == "view":
-        answers = ask_django(rate_limit(**limits)(read_in_django), (ONE,) * 3)
+    limits = once(fallback=fallback_of_django(fallback_fields), refusal=refusing(*own_fields))
+    if placement == "middleware":
+        responses = ask_django(read_in_django, (ONE,) * 3, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
+    elif placement == "view":
+        responses = ask_django(rate_limit(**limits)(read_in_django), (ONE,) * 3)
     else:
-        answers = ask_django(rate_limit(**limits)(read_later_in_django), (ONE,) * 3, kind="asgi")
-    if own:  # its own field stays, beside the refusal's field of another name
-        sent = sorted({**dict(sent), "cache-control": "max-age=60"}.items())
-    assert [(answer.text, sorted(cache_fields(answer))) for answer in answers[1:]] == [("old", sent)] * 2
+        responses = ask_django(rate_limit(**limits)(read_later_in_django), (ONE,) * 3, kind="asgi")
+    if fallback_fields:  # the field of the fallback stays, beside the refusal's field of another name
+        expected = sorted({**dict(expected), "cache-control": "max-age=60"}.items())
+    assert [(response.text, sorted(cache_fields(response))) for response in responses[1:]] == [("old", expected)] * 2
 
 
 def test_a_fallback_gets_the_cache_fields_of_the_refusal() -> None:
@@ -223,19 +225,19 @@ def test_a_fallback_gets_the_cache_fields_of_the_refusal() -> None:
 
 
 def test_a_cache_of_django_stores_the_response_of_a_fallback_only_as_the_refusal_says() -> None:
-    def answers(says: str) -> list[str]:
-        limits = once(fallback=fallback_of_django([]), refusal=refusing(("Cache-Control", says)))
+    def texts(cache_control: str) -> list[str]:
+        limits = once(fallback=fallback_of_django([]), refusal=refusing(("Cache-Control", cache_control)))
         cached = cache_page(60)(rate_limit(**limits, key=lambda request: request.META["REMOTE_ADDR"])(read_in_django))
-        forgetful = cache_page(0)(cached.__wrapped__)
-        pages = iter([forgetful, cached, cached])
+        uncached = cache_page(0)(cached.__wrapped__)
+        pages = iter([uncached, cached, cached])
 
         def page(request: HttpRequest) -> Any:
             return next(pages)(request)
 
-        return [answer.text for answer in ask_django(page, (ONE, ONE, "203.0.113.10"))]
+        return [response.text for response in ask_django(page, (ONE, ONE, "203.0.113.10"))]
 
-    assert answers("private, max-age=5") == answers("no-store") == ["new", "old", "new"]
-    assert answers("max-age=60") == ["new", "old", "old"]
+    assert texts("private, max-age=5") == texts("no-store") == ["new", "old", "new"]
+    assert texts("max-age=60") == ["new", "old", "old"]
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
@@ -248,8 +250,8 @@ def test_a_cache_of_django_gives_no_other_client_the_response_of_a_fallback(
         return HttpResponse("old")
 
     limited = rate_limit(**once(key=lambda request: request.META["REMOTE_ADDR"], fallback=old))(view)
-    cached, forgetful = cache_page(60)(limited), cache_page(0)(limited)
-    pages = iter([forgetful, cached, cached])  # the first answer is not kept, so that the second one is refused
+    cached, uncached = cache_page(60)(limited), cache_page(0)(limited)
+    pages = iter([uncached, cached, cached])  # the first response is not stored, so the second request is refused
 
     def page(request: HttpRequest) -> Any:
         return next(pages)(request)
@@ -259,8 +261,8 @@ def test_a_cache_of_django_gives_no_other_client_the_response_of_a_fallback(
 
     options = {"MIDDLEWARE": middlewares, "HEADGATE": {}}
     site = page if view is read_in_django else page_later
-    answers = ask_django(site, (ONE, ONE, "203.0.113.10"), kind=kind, **options)
-    assert [answer.text for answer in answers] == ["new", "old", "new"]
+    responses = ask_django(site, (ONE, ONE, "203.0.113.10"), kind=kind, **options)
+    assert [response.text for response in responses] == ["new", "old", "new"]
 
 
 def test_a_cache_of_the_site_gives_no_other_client_the_response_of_a_fallback() -> None:
@@ -272,20 +274,20 @@ def test_a_cache_of_the_site_gives_no_other_client_the_response_of_a_fallback() 
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse("new", headers={"Cache-Control": "private"})
 
-    answers = ask_django(view, clients, MIDDLEWARE=[above, below, MIDDLEWARE], HEADGATE=limits)
-    assert [answer.text for answer in answers] == ["new", "old", "new"]
+    responses = ask_django(view, clients, MIDDLEWARE=[above, below, MIDDLEWARE], HEADGATE=limits)
+    assert [response.text for response in responses] == ["new", "old", "new"]
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 def test_a_response_that_a_view_of_django_shares_is_unchanged(kind: str) -> None:
     same = HttpResponse("same")
     view = rate_limit(**once(fallback=lambda request: same))(lambda request: same)
-    answers = ask_django(view, (ONE, ONE, "203.0.113.10"), kind=kind)
-    assert [cache_fields(answer) for answer in answers] == [[], [("cache-control", "no-store, private")], []]
+    responses = ask_django(view, (ONE, ONE, "203.0.113.10"), kind=kind)
+    assert [cache_fields(response) for response in responses] == [[], [("cache-control", "no-store, private")], []]
     assert "Cache-Control" not in same.headers
 
 
-def test_a_file_that_a_fallback_of_django_answers_with_is_closed() -> None:
+def test_a_file_in_the_response_of_a_fallback_of_django_is_closed() -> None:
     file = BytesIO(b"old")
     view = rate_limit(**once(fallback=lambda request: FileResponse(file)))(read_in_django)
     refused = ask_django(view, (ONE, ONE))[1]
@@ -297,8 +299,8 @@ def test_a_response_that_a_view_of_flask_shares_gets_no_cache_field() -> None:
     app = flask.Flask(__name__)
     same = flask.Response("same")
     app.add_url_rule("/", "read", flask_limits.RateLimits()(**once(fallback=lambda: same))(lambda: same))
-    answers = ask_wsgi(app, (ONE, ONE, "203.0.113.10"))
-    assert [cache_fields(answer) for answer in answers] == [[], [("cache-control", "no-store")], []]
+    responses = ask_wsgi(app, (ONE, ONE, "203.0.113.10"))
+    assert [cache_fields(response) for response in responses] == [[], [("cache-control", "no-store")], []]
 
 
 def test_the_usual_refusal_has_no_cache_field() -> None:
@@ -307,7 +309,7 @@ def test_the_usual_refusal_has_no_cache_field() -> None:
     assert (refused.status_code, cache_fields(refused)) == (429, [])
 
 
-def test_only_the_head_of_a_response_is_changed_and_no_message_of_the_application() -> None:
+def test_only_the_start_of_a_response_is_changed_and_no_message_of_the_application() -> None:
     refusal = Refusal(429, [("Retry-After", "1"), ("Content-Type", "text/plain")], b"")
     messages: list[Any] = [
         {"type": "http.response.start", "status": 200, "headers": []},
@@ -326,7 +328,7 @@ def test_only_the_head_of_a_response_is_changed_and_no_message_of_the_applicatio
         sent.append(message)
 
     async def receive() -> Any:
-        raise AssertionError("nothing is read")
+        raise AssertionError("the body must not be read")
 
     async def run() -> None:
         await refuse(refusal, {"type": "http", "method": "GET"}, receive, send, old)

@@ -1,4 +1,4 @@
-"""The fields for caches in the response that a framework makes of a fallback's exception."""
+"""The fields for caches in the response that a framework creates for an exception of a fallback."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -22,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Route
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below need its settings
 
 # isort: split
 
@@ -54,7 +54,7 @@ from headgate.integrations.django import rate_limit
 from headgate.testing import ManualClock
 
 OwnFields = Mapping[str, str]
-Ask = Callable[[OwnFields], list[httpx.Response]]
+Send = Callable[[OwnFields], list[httpx.Response]]
 """Sends two requests to an application with a limit of one a minute, whose fallback raises 404 with these fields."""
 
 CLIENTS = (ONE, ONE)
@@ -140,23 +140,23 @@ def in_all_of_aiohttp(own_fields: OwnFields) -> list[httpx.Response]:
     )
 
 
-EVERYWHERE: list[Ask] = [
+INTEGRATIONS: list[Send] = [
     in_starlette_s_decorator, in_starlette_s_middleware, in_fastapi, in_litestar, in_flask, in_all_of_flask,
     in_aiohttp, in_all_of_aiohttp,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ask", EVERYWHERE, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize("send", INTEGRATIONS, ids=lambda send: send.__name__)
 @pytest.mark.parametrize(
     "own_fields",
     [{}, {"cache-CONTROL": "max-age=60"}, {"Expires": "Thu, 01 Dec 1994 16:00:00 GMT"}, {"Retry-After": "7"}],
     ids=["nothing", "cache-control", "expires", "another field"],
 )
 def test_the_error_of_a_fallback_is_not_stored_unless_its_headers_say_otherwise(
-    ask: Ask, own_fields: OwnFields
+    send: Send, own_fields: OwnFields
 ) -> None:
     cache_control = [(name.lower(), value) for name, value in own_fields.items() if name != "Retry-After"]
-    passed, refused = ask(own_fields)
+    passed, refused = send(own_fields)
     assert (passed.status_code, passed.text, cache_fields(passed)) == (200, "new", [])
     assert (refused.status_code, cache_fields(refused)) == (404, cache_control or [("cache-control", "no-store")])
     assert refused.headers.get_list("Retry-After") == [own_fields.get("Retry-After", "60")]
@@ -183,22 +183,22 @@ class Teapot(of_litestar.HTTPException):
 
 
 def test_a_handler_of_the_application_gets_the_exception_with_its_attributes() -> None:
-    found: list[Any] = []
+    handled: list[Any] = []
 
-    def answer(request: Any, error: Teapot) -> Response[str]:
-        found.append((error.brewed, error.detail, error.extra, error.__cause__))
+    def handle(request: Any, error: Teapot) -> Response[str]:
+        handled.append((error.brewed, error.detail, error.extra, error.__cause__))
         return Response("tea", status_code=error.status_code, headers=error.headers)
 
     raised = Teapot(3, extra={"milk": True})
     limit = litestar.RateLimits()(**once(fallback=raising_async(raised)))
 
-    @get("/", middleware=[limit], exception_handlers={Teapot: answer})
+    @get("/", middleware=[limit], exception_handlers={Teapot: handle})
     async def handler() -> str:
         return "new"
 
     refused = ask_asgi(Litestar([handler], openapi_config=None, logging_config=None), CLIENTS)[1]
     assert (refused.status_code, cache_fields(refused)) == (418, [("cache-control", "no-store")])
-    assert found == [(3, "3 cups", {"milk": True}, raised)] and not raised.headers
+    assert handled == [(3, "3 cups", {"milk": True}, raised)] and not raised.headers
 
 
 def test_an_exception_gets_the_cache_fields_of_the_refusal() -> None:

@@ -1,6 +1,6 @@
-"""Limits of routes in FastAPI, asked without a server; the older versions run this file, too."""
+"""Limits of FastAPI routes, without a server; this file also runs with older versions of FastAPI."""
 
-# FastAPI could not resolve the names that stand in a test, if annotations were text: so they are not postponed.
+# Annotations are not postponed: FastAPI could not resolve names that are local to a test from their text.
 
 import asyncio
 import importlib
@@ -37,11 +37,11 @@ from headgate.testing import ManualClock
 from subjects import parse_list
 
 PLAIN_ROUTES_IN_ROUTERS = hasattr(FastAPI, "frontend")
-"""Newer versions include mounts and other routes of Starlette's with their router."""
+"""Newer versions include mounts and other routes of Starlette with their router."""
 
 
 class Limits(RateLimits):
-    """Limits on a clock that stands, which note the scope that each request was counted under."""
+    """Limits on a manual clock, which record the scope under which each request was counted."""
 
     def __init__(self, scopes: list[str], **defaults: Any) -> None:
         self.clock = ManualClock()
@@ -65,7 +65,7 @@ def app_with(*dependencies: Any, path: str = "/", endpoint: Callable[..., Any] =
     return app
 
 
-# What is counted together: the template
+# Requests to one route template count together
 
 
 def api(limits: RateLimits, **options: Any) -> APIRouter:
@@ -159,7 +159,7 @@ def one_path_for_two_routes(limits: RateLimits) -> Any:
 
 
 def behind_a_proxy(limits: RateLimits) -> Any:
-    """A proxy that takes the prefix off; this way to say so is deprecated, and still used."""
+    """A proxy that removes the prefix; this way to configure it is deprecated and still used."""
     with warnings.catch_warnings(action="ignore"):
         app = FastAPI(root_path="/proxy")
     app.include_router(api(limits))
@@ -194,16 +194,18 @@ def test_a_route_counts_under_its_whole_template(build: Any, path: str, template
 
 
 @pytest.mark.parametrize(("build", "path", "template"), TEMPLATES, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_a_proxy_took_off_is_no_part_of_it(build: Any, path: str, template: str, limits: Limits) -> None:
+def test_a_prefix_that_a_proxy_removed_is_no_part_of_the_scope(
+    build: Any, path: str, template: str, limits: Limits
+) -> None:
     if build is behind_a_proxy:
-        path = f"/proxy{path}"  # of its own prefix, for a proxy that leaves it on
+        path = f"/proxy{path}"  # the prefix of the proxy, which some proxies do not remove
         assert ask(build(limits), path).status_code == 200
     else:
         assert ask(build(limits), f"/edge{path}", root_path="/edge").status_code == 200
     assert limits.scopes == [template]
 
 
-def test_a_limit_without_depends_is_told_how_to_stand(limits: Limits) -> None:
+def test_the_error_of_a_limit_without_depends_names_the_right_code(limits: Limits) -> None:
     without: Any = [limits("5/minute")]
     with pytest.raises(ConfigError, match=r"write Depends\(rate_limit\(...\)\)"):
         FastAPI().get("/", dependencies=without)(lambda: None)
@@ -216,7 +218,7 @@ async def read_async() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("endpoint", [read, read_async, lambda: None, FastAPI().get("/")(read)])
-def test_a_limit_that_stands_as_a_decorator_is_told_how_to_stand(limits: Limits, endpoint: Any) -> None:
+def test_the_error_of_a_limit_as_a_decorator_names_the_right_code(limits: Limits, endpoint: Any) -> None:
     decorate: Any = limits("5/minute")
     with pytest.raises(ConfigError, match=r"decorates no endpoint: .* write Depends\(rate_limit\(...\)\), as in @app"):
         decorate(endpoint)
@@ -227,9 +229,9 @@ def test_concrete_paths_are_no_keys(limits: Limits) -> None:
     assert statuses(app, "/u/1", "/u/2", "/u/3", "/u/4") == [200, 200, 200, 429]
 
 
-def test_two_routes_share_nothing_unless_they_say_so(limits: Limits) -> None:
-    two = one_path_for_two_routes(limits)
-    assert ask(two, "/x").status_code == ask(two, "/x", "POST").status_code == 200
+def test_two_routes_count_apart_unless_they_have_one_scope(limits: Limits) -> None:
+    app_with_two_routes = one_path_for_two_routes(limits)
+    assert ask(app_with_two_routes, "/x").status_code == ask(app_with_two_routes, "/x", "POST").status_code == 200
     assert limits.scopes == ["GET /x", "POST /x"]
     app = mounted(limits)
     assert statuses(app, *["/one/v1/items/1"] * 10)[-1] == 429
@@ -240,7 +242,7 @@ def test_two_routes_share_nothing_unless_they_say_so(limits: Limits) -> None:
     assert statuses(shared, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
 
 
-def test_a_mount_that_tells_nothing_of_its_routes_adds_no_concrete_path(limits: Limits) -> None:
+def test_a_mount_without_known_routes_adds_no_concrete_path(limits: Limits) -> None:
     inner = nested_routers(limits)
 
     async def opaque(scope: Any, receive: Any, send: Any) -> None:
@@ -248,11 +250,11 @@ def test_a_mount_that_tells_nothing_of_its_routes_adds_no_concrete_path(limits: 
 
     app = Starlette(routes=[Mount("/{tenant}", app=opaque), Mount("/fixed/x", app=opaque)])
     assert statuses(app, "/acme/api/v1/items/1", "/other/api/v1/items/2") == [200, 200]
-    [scope, again] = limits.scopes
-    assert scope == again and "acme" not in scope and "{tenant}" in scope and f"{read.__qualname__}" in scope
+    [scope, second] = limits.scopes
+    assert scope == second and "acme" not in scope and "{tenant}" in scope and f"{read.__qualname__}" in scope
 
 
-def test_routes_that_come_later_are_known(limits: Limits) -> None:
+def test_routes_that_are_added_later_are_known(limits: Limits) -> None:
     app = nested_routers(limits)
     assert statuses(app, "/api/v1/items/1") == [200]
     app.include_router(api(limits), prefix="/later")
@@ -277,27 +279,37 @@ def test_files_of_a_frontend_count_together(limits: Limits, tmp_path: Path) -> N
     app: Any = FastAPI(dependencies=[Depends(limits("3/minute"))])
     app.frontend("/", directory=tmp_path)
     app.frontend("/docs/ui", directory=tmp_path)
-    answers = statuses(app, "/", "/index.html", "//index.html", "///nothing", "/docs/ui/")
-    assert [status == 429 for status in answers] == [False, False, False, True, False]
+    received = statuses(app, "/", "/index.html", "//index.html", "///nothing", "/docs/ui/")
+    assert [status == 429 for status in received] == [False, False, False, True, False]
     assert set(limits.scopes) == {"GET /{path:path}", "GET /docs/ui/{path:path}"}
 
 
-def test_routes_of_an_included_router_are_limited_and_what_no_route_finds_is_the_middlewares(limits: Limits) -> None:
+def test_routes_of_an_included_router_are_limited_and_what_no_route_finds_is_the_middlewares(
+    limits: Limits,
+) -> None:
     app = FastAPI(dependencies=[Depends(limits("1/minute"))])
     app.include_router(api(limits), prefix="/api")
     inner = FastAPI()
     inner.get("/x")(read)
     app.mount("/mounted", inner)
     assert statuses(app, *["/api/v1/items/1"] * 2) == [200, 429]
-    assert statuses(app, *["/mounted/x"] * 2, *["/nothing"] * 2) == [200, 200, 404, 404], "dependencies do not reach"
-    whole = RateLimitMiddleware(app, limits="3/minute", clock=limits.clock)
-    assert statuses(whole, "/nothing", "/mounted/x", "/nothing", "/nothing", "/mounted/x") == [404, 200, 404, 429, 429]
+    assert statuses(app, *["/mounted/x"] * 2, *["/nothing"] * 2) == [200, 200, 404, 404], (
+        "dependencies do not apply there"
+    )
+    with_middleware = RateLimitMiddleware(app, limits="3/minute", clock=limits.clock)
+    assert statuses(with_middleware, "/nothing", "/mounted/x", "/nothing", "/nothing", "/mounted/x") == [
+        404,
+        200,
+        404,
+        429,
+        429,
+    ]
 
 
-# Where a limit stands
+# Places of a limit
 
 
-def test_a_limit_is_of_a_route_a_router_or_an_application(limits: Limits) -> None:
+def test_a_limit_can_belong_to_a_route_a_router_or_an_application(limits: Limits) -> None:
     for where in ("route", "router", "include", "application", "endpoint"):
         limit = Depends(limits("1/minute"))
         app = FastAPI(dependencies=[limit] if where == "application" else [])
@@ -321,15 +333,15 @@ def test_a_plain_endpoint_runs_in_its_thread_and_the_decision_is_a_value(limits:
     assert ask(app_with(endpoint=plain)).json() == {"left": 4, "here": False}
 
 
-def test_parameters_are_not_the_limits_business(limits: Limits) -> None:
-    """Neither does the limit ask for any, nor does it show in the documentation."""
+def test_a_limit_has_no_parameters(limits: Limits) -> None:
+    """The limit requires no parameters and adds none to the documentation."""
     app = app_with(limits("5/minute"))
     operation = app.openapi()["paths"]["/"]["get"]
     assert "parameters" not in operation and "422" not in operation["responses"]
     assert ask(app).status_code == 200
 
 
-def test_what_is_invalid_counts_too(limits: Limits) -> None:
+def test_invalid_requests_count_too(limits: Limits) -> None:
     async def number(number: Annotated[int, Query()]) -> int:
         return number
 
@@ -337,8 +349,8 @@ def test_what_is_invalid_counts_too(limits: Limits) -> None:
     assert statuses(app, "/?number=a", "/?number=a", "/?number=1") == [422, 422, 429]
 
 
-def test_a_body_that_cannot_be_read_is_answered_before_any_dependency(limits: Limits) -> None:
-    """As the page says: the middleware is for these."""
+def test_a_body_that_cannot_be_parsed_is_rejected_before_any_dependency(limits: Limits) -> None:
+    """As the page of the documentation says, the middleware limits these requests."""
 
     async def body(body: dict[str, int]) -> None: ...
 
@@ -349,16 +361,16 @@ def test_a_body_that_cannot_be_read_is_answered_before_any_dependency(limits: Li
     assert statuses(app, *["/"] * 3, content=b'{"a": "b"}', **as_json) == [422, 422, 429]
 
 
-def test_all_limits_of_a_route_are_asked_from_the_outside_in(limits: Limits) -> None:
+def test_all_limits_of_a_route_are_checked_from_the_outside_in(limits: Limits) -> None:
     order: list[str] = []
 
-    def noted(name: str) -> Any:
+    def recorded(name: str) -> Any:
         return Depends(limits("9/minute", name=name, on_decision=lambda request, decision: order.append(name)))
 
-    app = FastAPI(dependencies=[noted("application")])
-    router = APIRouter(dependencies=[noted("router")])
-    router.get("/x", dependencies=[noted("route")])(read)
-    app.include_router(router, dependencies=[noted("include")])
+    app = FastAPI(dependencies=[recorded("application")])
+    router = APIRouter(dependencies=[recorded("router")])
+    router.get("/x", dependencies=[recorded("route")])(read)
+    app.include_router(router, dependencies=[recorded("include")])
     assert ask(app, "/x").status_code == 200
     assert order == ["application", "include", "router", "route"]
 
@@ -371,7 +383,7 @@ def test_what_a_narrower_limit_refuses_is_charged_in_none(limits: Limits) -> Non
     assert statuses(app, *["/other"] * 5) == [200, 200, 200, 200, 429]
 
 
-def test_a_wider_limit_that_refuses_leaves_the_narrower_one_alone(limits: Limits) -> None:
+def test_a_request_that_a_wider_limit_refuses_is_not_charged_in_the_narrower_one(limits: Limits) -> None:
     app = app_with(limits("1/minute", name="narrow"), dependencies=[Depends(limits("1/hour", name="wide"))])
     assert statuses(app, "/", "/") == [200, 429]
     limits.clock.advance(120_000_000)
@@ -379,17 +391,17 @@ def test_a_wider_limit_that_refuses_leaves_the_narrower_one_alone(limits: Limits
     assert refused.json()["violated-policies"] == ["wide"]
 
 
-def test_override_takes_the_place_of_wider_limits(limits: Limits) -> None:
+def test_a_limit_that_overrides_replaces_wider_limits(limits: Limits) -> None:
     app = FastAPI(dependencies=[Depends(limits("1/minute"))])
     router = APIRouter(dependencies=[Depends(limits("2/minute"))])
     router.get("/own", dependencies=[Depends(limits("4/minute", override=True)), Depends(limits("3/minute"))])(read)
     router.get("/wide")(read)
     app.include_router(router, prefix="/x")
-    assert statuses(app, *["/x/own"] * 4) == [200, 200, 200, 429], "those after it are asked, too"
+    assert statuses(app, *["/x/own"] * 4) == [200, 200, 200, 429], "limits after it apply, too"
     assert statuses(app, *["/x/wide"] * 2) == [200, 429]
 
 
-def test_override_of_a_router_takes_the_place_of_the_applications(limits: Limits) -> None:
+def test_a_limit_of_a_router_that_overrides_replaces_the_one_of_the_application(limits: Limits) -> None:
     app = FastAPI(dependencies=[Depends(limits("1/minute"))])
     router = APIRouter(dependencies=[Depends(limits("3/minute", override=True))])
     router.get("/x")(read)
@@ -402,7 +414,7 @@ def test_override_of_a_router_takes_the_place_of_the_applications(limits: Limits
     ]
 
 
-def test_a_limit_inside_of_an_override_stands_although_an_equal_one_is_outside_of_it(limits: Limits) -> None:
+def test_a_limit_inside_of_an_override_applies_although_an_equal_one_is_outside_of_it(limits: Limits) -> None:
     app = FastAPI(dependencies=[Depends(limits("1/minute"))])
     router = APIRouter(dependencies=[Depends(limits("2/minute", override=True))])
     router.get("/both", dependencies=[Depends(limits("1/minute"))])(read)
@@ -412,46 +424,46 @@ def test_a_limit_inside_of_an_override_stands_although_an_equal_one_is_outside_o
     assert statuses(app, *["/wide"] * 3) == [200, 200, 429]
 
 
-def test_equal_limits_are_asked_once(limits: Limits) -> None:
+def test_equal_limits_are_charged_once(limits: Limits) -> None:
     app = app_with(limits("2/minute"), dependencies=[Depends(limits("2/minute"))])
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
     assert limits("2/minute", cost=2) != limits("2/minute") != Limits([])("2/minute")
     assert limits("1/minute", trusted_proxies=["10.0.0.0/8"]) != limits("1/minute", trusted_proxies=["10.0.0.0/8"])
     mapping = {"default": "1/minute"}
-    assert limits(mapping, tier=str) != limits(mapping, tier=str), "who knows what becomes of a mapping"
+    assert limits(mapping, tier=str) != limits(mapping, tier=str), "a mapping can change later"
 
 
 @pytest.mark.parametrize(
-    "again", [lambda limit: Depends(limit, use_cache=False), lambda limit: Security(limit, scopes=["b"])]
+    "repeat", [lambda limit: Depends(limit, use_cache=False), lambda limit: Security(limit, scopes=["b"])]
 )
-def test_equal_limits_that_fastapi_asks_again_charge_once(limits: Limits, again: Callable[[Any], Any]) -> None:
-    once_more = Annotated[Any, again(limits("2/minute"))]
+def test_equal_limits_that_fastapi_calls_again_charge_once(limits: Limits, repeat: Callable[[Any], Any]) -> None:
+    repeated = Annotated[Any, repeat(limits("2/minute"))]
 
-    def first(decision: once_more) -> Any:
+    def first(decision: repeated) -> Any:
         return decision
 
-    def second(decision: once_more) -> Any:
+    def second(decision: repeated) -> Any:
         return decision
 
     app = FastAPI(dependencies=[Security(limits("2/minute"), scopes=["a"])])
 
     @app.get("/")
-    def left(one: Annotated[Any, Depends(first)], other: Annotated[Any, Depends(second)]) -> list[int]:
+    def remaining(one: Annotated[Any, Depends(first)], other: Annotated[Any, Depends(second)]) -> list[int]:
         return [one.remaining, other.remaining]
 
-    answers = [ask(app, "/") for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert [answer.json() for answer in answers[:2]] == [[1, 1], [0, 0]]
+    responses = [ask(app, "/") for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert [response.json() for response in responses[:2]] == [[1, 1], [0, 0]]
 
 
-@pytest.mark.parametrize("watched", [False, True])
-def test_an_endpoint_that_asks_itself_is_charged_each_time(limits: Limits, watched: bool) -> None:
+@pytest.mark.parametrize("has_middleware", [False, True])
+def test_an_endpoint_that_requests_itself_is_charged_each_time(limits: Limits, has_middleware: bool) -> None:
     app = FastAPI(dependencies=[Depends(limits("9/minute", scope="all"))])
-    if watched:
+    if has_middleware:
         app.add_middleware(RateLimitHeaders)
 
     @app.get("/{left}", dependencies=[Depends(limits("3/minute"))])
-    async def down(left: int, request: Request) -> Any:
+    async def descend(left: int, request: Request) -> Any:
         if not left:
             return 0
         sent: list[Any] = []
@@ -466,7 +478,7 @@ def test_an_endpoint_that_asks_itself_is_charged_each_time(limits: Limits, watch
     assert [ask(app, "/2").json(), ask(app, "/2").status_code] == [200, 429]
 
 
-def test_an_exempt_endpoint_is_left_out(limits: Limits) -> None:
+def test_an_exempt_endpoint_is_not_limited(limits: Limits) -> None:
     app = FastAPI(dependencies=[Depends(limits("1/minute", scope="all"))])
 
     @app.get("/health")
@@ -475,9 +487,9 @@ def test_an_exempt_endpoint_is_left_out(limits: Limits) -> None:
         return decision is None
 
     app.get("/x")(read)
-    answers = [ask(app, "/health") for _ in range(3)]
-    assert [answer.json() for answer in answers] == [True] * 3
-    assert "RateLimit" not in answers[0].headers
+    responses = [ask(app, "/health") for _ in range(3)]
+    assert [response.json() for response in responses] == [True] * 3
+    assert "RateLimit" not in responses[0].headers
     assert statuses(app, "/x", "/x") == [200, 429]
 
 
@@ -489,7 +501,7 @@ def test_dependency_overrides_work(limits: Limits) -> None:
     assert statuses(app, "/", "/") == [200, 429]
 
 
-def test_a_limit_in_a_dependency_of_ones_own_works(limits: Limits) -> None:
+def test_a_limit_in_a_dependency_of_the_application_works(limits: Limits) -> None:
     async def user(request: Request, decision: Annotated[Any, Depends(limits("2/minute"))]) -> str:
         return str(decision is None)
 
@@ -501,12 +513,12 @@ def test_a_limit_in_a_dependency_of_ones_own_works(limits: Limits) -> None:
     ) -> str:
         return skipped
 
-    answers = [ask(app) for _ in range(3)]
-    assert [answer.json() for answer in answers] == ["True"] * 3, "the last one stands for those before it"
-    assert answers[0].headers["RateLimit"].startswith('"default";r=8')
+    responses = [ask(app) for _ in range(3)]
+    assert [response.json() for response in responses] == ["True"] * 3, "the last decision replaces those before it"
+    assert responses[0].headers["RateLimit"].startswith('"default";r=8')
 
 
-# Who is counted, and how much
+# Keys and costs
 
 
 def test_options_are_functions_of_the_request_with_its_scope(limits: Limits) -> None:
@@ -539,7 +551,7 @@ def test_tiers_choose_among_limits(limits: Limits) -> None:
     assert statuses(app, "/", "/", "/", headers={"X-Tier": "staff"}) == [200] * 3
 
 
-def test_defaults_stand_for_all_limits_and_a_limits_own_before_them() -> None:
+def test_defaults_apply_to_all_limits_and_the_options_of_a_limit_take_precedence() -> None:
     limits = Limits([], key=lambda request: "everybody", headers="x-delta")
     app = app_with(limits("1/minute"))
     assert ask(app).headers["X-RateLimit-Remaining"] == "0"
@@ -549,7 +561,7 @@ def test_defaults_stand_for_all_limits_and_a_limits_own_before_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "wrong", "message"),
+    ("options", "error", "message"),
     [
         ({"limits": "1/fortnight"}, ConfigError, "fortnight"),
         ({"limits": "1/minute", "headers": "draft-12"}, ConfigError, "draft-12"),
@@ -557,14 +569,14 @@ def test_defaults_stand_for_all_limits_and_a_limits_own_before_them() -> None:
         ({"limits": None}, ConfigError, "not None"),
     ],
 )
-def test_what_cannot_be_used_is_told_at_once(options: dict[str, Any], wrong: type[Exception], message: str) -> None:
-    with pytest.raises(wrong, match=message):
+def test_wrong_options_raise_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         rate_limit(**options)
     with pytest.raises(TypeError, match="no option is named limit"):
         RateLimits(limit=1)  # type: ignore[call-arg]
 
 
-def test_a_store_that_can_only_be_waited_for_in_a_thread_is_never_asked_on_the_event_loop() -> None:
+def test_a_store_that_only_works_in_threads_raises() -> None:
     class Blocking(MemoryStore):
         blocking = True
 
@@ -572,7 +584,7 @@ def test_a_store_that_can_only_be_waited_for_in_a_thread_is_never_asked_on_the_e
         rate_limit("1/minute", store=Blocking())
 
 
-# What is answered
+# Responses
 
 
 def messages_of_the_middleware(clock: ManualClock, method: str = "GET") -> list[dict[str, Any]]:
@@ -582,7 +594,7 @@ def messages_of_the_middleware(clock: ManualClock, method: str = "GET") -> list[
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_refusal_is_the_middlewares_byte_by_byte(limits: Limits, method: str) -> None:
+def test_a_refusal_is_byte_by_byte_the_one_of_the_middleware(limits: Limits, method: str) -> None:
     app = FastAPI()
     app.api_route("/", methods=["GET", "HEAD"], dependencies=[Depends(limits("1/minute"))])(read)
     drive(app, "/")
@@ -596,13 +608,13 @@ def test_a_refusal_is_the_middlewares_byte_by_byte(limits: Limits, method: str) 
         assert body["body"] == b"" and (b"content-length", b"0") not in start["headers"]
 
 
-def test_a_handler_of_the_applications_own_wins(limits: Limits) -> None:
-    def own(request: Request, refused: Any) -> Response:
+def test_an_exception_handler_of_the_application_takes_precedence(limits: Limits) -> None:
+    def handle(request: Request, refused: Any) -> Response:
         return JSONResponse({"own": refused.detail}, refused.status_code, headers=refused.headers)
 
     for kind in (RateLimitExceeded, 429):
         app = app_with(limits("1/minute"))
-        app.exception_handler(kind)(own)
+        app.exception_handler(kind)(handle)
         _, refused = ask(app), ask(app)
         assert refused.status_code == 429
         assert refused.json() == {"own": f"over the limit of 1/minute; retry in {refused.headers['Retry-After']} s"}
@@ -611,7 +623,7 @@ def test_a_handler_of_the_applications_own_wins(limits: Limits) -> None:
         limits = Limits([])
 
 
-def test_a_handler_of_all_http_exceptions_does_not_stand_before_a_refusal(limits: Limits) -> None:
+def test_a_handler_of_all_http_exceptions_does_not_replace_a_refusal(limits: Limits) -> None:
     app = app_with(limits("1/minute"))
     app.exception_handler(StarletteHTTPException)(lambda request, error: PlainTextResponse("no", error.status_code))
     ask(app)
@@ -619,48 +631,48 @@ def test_a_handler_of_all_http_exceptions_does_not_stand_before_a_refusal(limits
     assert ask(app, "/nothing").text == "no"
 
 
-def test_a_handler_may_send_the_usual_answer_and_the_answer_can_be_another(limits: Limits) -> None:
-    told: list[Decision | None] = []
+def test_a_handler_can_send_the_usual_response_and_the_response_can_be_customized(limits: Limits) -> None:
+    decisions: list[Decision | None] = []
     app = app_with(limits("1/minute"))
 
     @app.exception_handler(RateLimitExceeded)
-    async def note(request: Request, refused: RateLimitExceeded) -> Response:
-        told.append(refused.decision)
+    async def record(request: Request, refused: RateLimitExceeded) -> Response:
+        decisions.append(refused.decision)
         return refused.response()
 
     ask(app)
     assert ask(app).headers["content-type"] == "application/problem+json"
-    assert told and told[0] is not None and not told[0].allowed
+    assert decisions and decisions[0] is not None and not decisions[0].allowed
 
     def page(request: Any, decision: Decision, usual: Refusal) -> Refusal:
         return Refusal(503, [("Content-Type", "text/html"), ("Retry-After", "7")], b"<p>slow down</p>")
 
-    other = app_with(limits("1/hour", refusal=page))
-    ask(other)
-    refused = ask(other)
+    customized = app_with(limits("1/hour", refusal=page))
+    ask(customized)
+    refused = ask(customized)
     assert (refused.status_code, refused.text, refused.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
     assert refused.headers["content-type"] == "text/html"
 
 
-def test_a_store_that_fails_never_looks_like_the_clients_fault() -> None:
-    answer = ask(app_with(rate_limit("1/minute", store=BrokenStore())))
-    assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (200, "open")
+def test_a_store_that_fails_never_causes_a_429() -> None:
+    response = ask(app_with(rate_limit("1/minute", store=BrokenStore())))
+    assert (response.status_code, response.headers["X-RateLimit-Degraded"]) == (200, "open")
     closed = ask(app_with(rate_limit("1/minute", store=BrokenStore(), on_store_error="closed")))
     assert (closed.status_code, closed.headers["X-RateLimit-Degraded"]) == (503, "closed")
     assert closed.headers["content-type"] == "application/problem+json"
 
 
-def test_a_redis_that_is_gone_is_what_the_option_says() -> None:
+def test_without_redis_the_option_chooses_the_status() -> None:
     for choice, status in (("open", 200), ("closed", 503)):
-        told: Any = {"store": NO_REDIS, "on_store_error": choice}
-        answer = ask(app_with(rate_limit("1/minute", **told)))
-        assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
+        options: Any = {"store": NO_REDIS, "on_store_error": choice}
+        response = ask(app_with(rate_limit("1/minute", **options)))
+        assert (response.status_code, response.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
-def test_an_allowed_response_tells_what_remains_without_any_wiring(limits: Limits) -> None:
-    answer = ask(app_with(limits("5/minute")))
-    [(name, told)] = parse_list(answer.headers["RateLimit"])
-    assert (name, told["r"]) == ("default", 4)
+def test_an_allowed_response_has_the_fields_without_further_configuration(limits: Limits) -> None:
+    response = ask(app_with(limits("5/minute")))
+    [(name, parameters)] = parse_list(response.headers["RateLimit"])
+    assert (name, parameters["r"]) == ("default", 4)
 
 
 def various(limits: RateLimits) -> FastAPI:
@@ -708,16 +720,18 @@ def various(limits: RateLimits) -> FastAPI:
     return app
 
 
-def test_every_response_has_the_fields_once_and_of_a_route_rather_than_the_middlewares(limits: Limits) -> None:
+def test_every_response_has_the_fields_once_and_those_of_the_route_before_those_of_the_middleware(
+    limits: Limits,
+) -> None:
     app = various(limits)
     app.add_middleware(RateLimitHeaders)
     app.add_middleware(RateLimitMiddleware, limits="1000/day", clock=limits.clock)
     for path in ("/value", "/response", "/missing", "/handled", "/stream"):
-        answer = ask(app, path)
+        response = ask(app, path)
         for name in ("RateLimit", "RateLimit-Policy", "X-RateLimit-Remaining"):
-            assert len(answer.headers.get_list(name)) == 1, (path, name)
-        assert '"narrow"' in answer.headers["RateLimit"], path
-    assert ask(app, "/own").headers.get_list("RateLimit") == ['"mine";r=1'], "the application's own word stands"
+            assert len(response.headers.get_list(name)) == 1, (path, name)
+        assert '"narrow"' in response.headers["RateLimit"], path
+    assert ask(app, "/own").headers.get_list("RateLimit") == ['"mine";r=1'], "the application's own fields stay"
     assert ask(app, "/stream").text == "one two three"
     assert ask(app, "/response").headers["X-Own"] == "yes"
 
@@ -729,13 +743,13 @@ def test_a_stream_begins_once(limits: Limits) -> None:
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 4]
 
 
-def test_around_the_whole_application_it_tells_of_errors_too(limits: Limits) -> None:
-    answer = ask(RateLimitHeaders(various(limits)), "/broken")
-    assert answer.status_code == 500
-    assert '"narrow";r=8' in answer.headers["RateLimit"]
+def test_the_middleware_around_the_whole_application_adds_fields_to_errors_too(limits: Limits) -> None:
+    response = ask(RateLimitHeaders(various(limits)), "/broken")
+    assert response.status_code == 500
+    assert '"narrow";r=8' in response.headers["RateLimit"]
 
 
-def test_a_refusal_tells_nothing_of_limits_that_let_it_pass(limits: Limits) -> None:
+def test_a_refusal_has_no_fields_of_limits_that_allowed_the_request(limits: Limits) -> None:
     app = app_with(limits("1/minute", name="narrow"), dependencies=[Depends(limits("9/minute", headers="x-delta"))])
     limits.install(app)
     ask(app)
@@ -744,7 +758,7 @@ def test_a_refusal_tells_nothing_of_limits_that_let_it_pass(limits: Limits) -> N
     assert "X-RateLimit-Remaining" not in refused.headers, "what it was charged is given back"
 
 
-# What counts by the answer
+# Requests that count by their response
 
 
 def login(limits: RateLimits) -> FastAPI:
@@ -762,14 +776,14 @@ def login(limits: RateLimits) -> FastAPI:
     return app
 
 
-def test_what_counts_is_said_by_the_response(limits: Limits) -> None:
+def test_the_response_can_decide_whether_a_request_counts(limits: Limits) -> None:
     app = login(limits)
     app.add_middleware(RateLimitHeaders)
     right, wrong, none = "/?password=right", "/?password=wrong", "/?password=none"
     assert statuses(app, right, right, right, wrong, right, none, right) == [200, 200, 200, 401, 200, 401, 429]
 
 
-def test_what_nobody_would_see_is_refused_with_the_line_to_add(limits: Limits) -> None:
+def test_counts_without_the_middleware_raises_and_names_the_line_to_add(limits: Limits) -> None:
     with pytest.raises(ConfigError, match=r"app\.add_middleware\(RateLimitHeaders\)"):
         drive(login(limits), "/")
 
@@ -777,7 +791,7 @@ def test_what_nobody_would_see_is_refused_with_the_line_to_add(limits: Limits) -
 # OpenAPI and the lifespan
 
 
-def test_openapi_passes_by_what_has_no_methods_or_is_hidden(limits: Limits) -> None:
+def test_openapi_skips_routes_that_are_hidden_or_have_no_methods(limits: Limits) -> None:
     async def talk(websocket: WebSocket) -> None:
         await websocket.accept()
 
@@ -786,30 +800,30 @@ def test_openapi_passes_by_what_has_no_methods_or_is_hidden(limits: Limits) -> N
     inner = FastAPI()
     inner.websocket("/talk", dependencies=[Depends(limit)])(talk)
     router = APIRouter(prefix="/r", dependencies=[Depends(limit)])
-    for place in (app, router):
-        place.get("/x")(read)
-        place.websocket("/talk")(talk)
-        place.websocket("/x")(talk)
-        place.get("/hidden", include_in_schema=False)(read)
-        place.post("/hidden")(read)
+    for routes in (app, router):
+        routes.get("/x")(read)
+        routes.websocket("/talk")(talk)
+        routes.websocket("/x")(talk)
+        routes.get("/hidden", include_in_schema=False)(read)
+        routes.post("/hidden")(read)
     app.include_router(router)
     app.mount("/inner", inner)
     app.router.routes.append(WebSocketRoute("/plain", talk))
     app.router.routes.append(Host("{shop}.example.net", app=inner))
     app.router.routes.append(Mount("/mount", routes=[Route("/x", read), WebSocketRoute("/talk", talk)]))
     limits.install(app)
-    answer = ask(app, "/openapi.json")
-    assert answer.status_code == 200
-    told = {
+    response = ask(app, "/openapi.json")
+    assert response.status_code == 200
+    documented = {
         f"{method} {path}"
-        for path, operations in answer.json()["paths"].items()
+        for path, operations in response.json()["paths"].items()
         for method, operation in operations.items()
         if "429" in operation["responses"]
     }
-    assert told == {"get /x", "post /hidden", "get /r/x", "post /r/hidden"}
+    assert documented == {"get /x", "post /hidden", "get /r/x", "post /r/hidden"}
 
 
-def test_openapi_shows_429_where_it_is_told_to(limits: Limits) -> None:
+def test_openapi_documents_429_where_the_application_adds_it(limits: Limits) -> None:
     app = FastAPI(responses=limits.responses)
     app.get("/x", dependencies=[Depends(limits("1/minute"))])(read)
     check_documented(app.openapi()["paths"]["/x"]["get"]["responses"]["429"])
@@ -817,13 +831,13 @@ def test_openapi_shows_429_where_it_is_told_to(limits: Limits) -> None:
     assert "429" not in plain.openapi()["paths"]["/"]["get"]["responses"]
 
 
-def check_documented(told: Any, *names: str) -> None:
-    assert set(told["headers"]) == {"Retry-After", *(names or ("RateLimit", "RateLimit-Policy"))}
-    schema = told["content"]["application/problem+json"]["schema"]
+def check_documented(documented: Any, *names: str) -> None:
+    assert set(documented["headers"]) == {"Retry-After", *(names or ("RateLimit", "RateLimit-Policy"))}
+    schema = documented["content"]["application/problem+json"]["schema"]
     assert {"type", "title", "status", "detail", "violated-policies"} <= set(schema["properties"])
 
 
-def test_an_application_that_is_completed_shows_429_of_all_that_is_limited(limits: Limits) -> None:
+def test_an_application_with_installed_limits_documents_429_of_all_limited_routes(limits: Limits) -> None:
     app = FastAPI()
     app.include_router(api(limits), prefix="/api")
     app.post("/other", dependencies=[Depends(limits("1/minute", headers="x-delta"))])(read)
@@ -912,8 +926,8 @@ def test_a_websocket_that_was_accepted_before_is_closed(limits: Limits) -> None:
 # The module
 
 
-def test_the_dependency_can_be_read_by_every_fastapi() -> None:
-    """Annotations that are text are not resolved in a method of an object, by none of the versions."""
+def test_every_version_of_fastapi_can_read_the_dependency() -> None:
+    """No version of FastAPI resolves annotations that are text in a method of an object."""
     for parameter in inspect.signature(rate_limit("1/minute")).parameters.values():
         assert isinstance(parameter.annotation, type)
 
@@ -925,9 +939,9 @@ def test_a_missing_fastapi_names_the_command_that_installs_it(monkeypatch: pytes
         importlib.import_module("headgate.integrations.fastapi")
 
 
-@pytest.mark.parametrize("how", CALL_STYLES)
-def test_the_limit_that_has_least_left_is_told_also_that_of_a_decorator(how: str) -> None:
-    limits = RateLimits(clock=ManualClock(), **options_of(how))
+@pytest.mark.parametrize("style", CALL_STYLES)
+def test_the_limit_with_the_fewest_remaining_units_is_reported_also_that_of_a_decorator(style: str) -> None:
+    limits = RateLimits(clock=ManualClock(), **options_of(style))
     app = FastAPI(dependencies=[Depends(limits("9/minute"))])
     limits.install(app)
 
@@ -936,16 +950,18 @@ def test_the_limit_that_has_least_left_is_told_also_that_of_a_decorator(how: str
     async def values(request: Request) -> dict[str, int]:
         return {"a": 1}
 
-    answers = [ask(app) for _ in range(4)]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers] == [2, 1, 0, 0]
-    assert all(len(answer.headers.get_list("RateLimit")) == 1 for answer in answers)
+    responses = [ask(app) for _ in range(4)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429]
+    assert [parse_list(response.headers["RateLimit"])[0][1]["r"] for response in responses] == [2, 1, 0, 0]
+    assert all(len(response.headers.get_list("RateLimit")) == 1 for response in responses)
 
 
-@pytest.mark.parametrize("how", CALL_STYLES)
+@pytest.mark.parametrize("style", CALL_STYLES)
 @pytest.mark.parametrize("installed", [True, False])
-def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(how: str, installed: bool) -> None:
-    limits = RateLimits(clock=ManualClock(), **options_of(how))
+def test_a_request_of_an_application_to_itself_returns_no_charge_of_the_outer_request(
+    style: str, installed: bool
+) -> None:
+    limits = RateLimits(clock=ManualClock(), **options_of(style))
     app = FastAPI()
     if installed:
         limits.install(app)
@@ -955,16 +971,16 @@ def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(h
 
     @app.get("/batch", dependencies=[Depends(limits("3/minute"))])
     async def batch(request: Request) -> list[int]:
-        told: list[int] = []
+        inner_statuses: list[int] = []
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                told.append(message["status"])
+                inner_statuses.append(message["status"])
 
         for _ in range(2):
             await app({**request.scope, "path": "/inner", "raw_path": b"/inner"}, request.receive, send)
-        return told
+        return inner_statuses
 
-    answers = [ask(app, "/batch") for _ in range(4)]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]
+    responses = [ask(app, "/batch") for _ in range(4)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429]
+    assert [response.json() for response in responses[:3]] == [[200, 200], [429, 429], [429, 429]]

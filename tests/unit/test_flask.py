@@ -1,4 +1,4 @@
-"""Limits of Flask's views, blueprints and applications, in real applications without a server."""
+"""Limits of Flask views, blueprints and applications, in real applications without a server."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ from subjects import parse_list
 
 
 class Client:
-    """Asks an application as a server does."""
+    """A client that sends requests to an application as a server does."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
-    def ask(self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str) -> httpx.Response:
+    def request(
+        self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str
+    ) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         transport = httpx.WSGITransport(self._app, remote_addr=client)
         with httpx.Client(transport=transport, base_url="http://shop.example") as session:
             return session.request(method, path, headers=named)
 
-    def statuses(self, *paths: str, **told: Any) -> list[int]:
-        return [self.ask(path, **told).status_code for path in paths]
+    def statuses(self, *paths: str, **options: Any) -> list[int]:
+        return [self.request(path, **options).status_code for path in paths]
 
 
 @pytest.fixture
@@ -58,52 +60,52 @@ def client(app: flask.Flask) -> Client:
 
 @pytest.fixture
 def limits() -> RateLimits:
-    """Limits that no other test has counted with, on a clock that stands."""
+    """Limits that no other test uses, on a manual clock."""
     return RateLimits(clock=ManualClock())
 
 
-def left(answer: httpx.Response) -> int:
-    [(_, told)] = parse_list(answer.headers["RateLimit"])
-    remaining: int = told["r"]
+def remaining_units(response: httpx.Response) -> int:
+    [(_, parameters)] = parse_list(response.headers["RateLimit"])
+    remaining: int = parameters["r"]
     return remaining
 
 
-def test_a_view_is_limited_for_each_address_with_nothing_wired(app: flask.Flask, client: Client) -> None:
+def test_a_view_is_limited_for_each_address_without_further_configuration(app: flask.Flask, client: Client) -> None:
     @app.get("/search")
     @rate_limit("2/minute")
     def search() -> str:
         return "found"
 
-    answers = [client.ask("/search", client="198.51.100.77") for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert [left(answer) for answer in answers] == [1, 0, 0]
-    assert client.ask("/search", client="198.51.100.78").text == "found"
+    responses = [client.request("/search", client="198.51.100.77") for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert [remaining_units(response) for response in responses] == [1, 0, 0]
+    assert client.request("/search", client="198.51.100.78").text == "found"
     assert search.__name__ == "search"
 
 
 @pytest.mark.parametrize("limit", ["3/minute", "3/minute; 1 concurrent"])
-def test_a_response_that_is_given_again_says_nothing_of_another_client(
+def test_a_response_object_that_is_returned_again_has_no_fields_of_another_client(
     app: flask.Flask, client: Client, limits: RateLimits, limit: str
 ) -> None:
-    same, kept, closed = flask.Response("same", headers={"X-Own": "1"}), [], []
+    same, stored, closed = flask.Response("same", headers={"X-Own": "1"}), [], []
     same.call_on_close(lambda: closed.append("once"))
 
     @app.after_request
-    def keep(response: flask.Response) -> flask.Response:
-        kept.append(response)  # as a server does that sends it slowly
+    def store_response(response: flask.Response) -> flask.Response:
+        stored.append(response)  # as a server does that sends it slowly
         return response
 
     app.add_url_rule("/", "same", limits(limit)(lambda: same))
     for address, expected in (("203.0.113.9", 2), ("203.0.113.9", 1), ("203.0.113.10", 2)):
-        answer = client.ask(client=address)
-        assert f";r={expected};" in answer.headers["RateLimit"]
-        assert (answer.text, answer.headers["X-Own"]) == ("same", "1")
-    told = [response.headers["RateLimit"].split(";")[1] for response in kept]
-    assert told == ["r=2", "r=1", "r=2"], "what is on its way to a client stays as it is"
-    assert len(closed) == 3, "what the application closes is closed each time"
+        response = client.request(client=address)
+        assert f";r={expected};" in response.headers["RateLimit"]
+        assert (response.text, response.headers["X-Own"]) == ("same", "1")
+    remaining = [response.headers["RateLimit"].split(";")[1] for response in stored]
+    assert remaining == ["r=2", "r=1", "r=2"], "a response on its way to a client does not change"
+    assert len(closed) == 3, "the functions that the application adds on close run each time"
 
 
-def test_a_refusal_is_a_problem_with_a_true_moment(app: flask.Flask, client: Client) -> None:
+def test_a_refusal_is_a_problem_document_with_the_exact_time_to_retry(app: flask.Flask, client: Client) -> None:
     clock = ManualClock()
     limits = RateLimits(clock=clock)
 
@@ -112,8 +114,8 @@ def test_a_refusal_is_a_problem_with_a_true_moment(app: flask.Flask, client: Cli
     def index() -> str:
         return "home"
 
-    client.ask()
-    refused = client.ask()
+    client.request()
+    refused = client.request()
     assert dict(refused.headers) == {
         "content-type": "application/problem+json",
         "content-length": str(len(refused.content)),
@@ -129,14 +131,14 @@ def test_a_refusal_is_a_problem_with_a_true_moment(app: flask.Flask, client: Cli
         "retry-after-ms": 60000,
         "violated-policies": ["index"],
     }
-    head = client.ask(method="HEAD")
+    head = client.request(method="HEAD")
     assert (head.status_code, head.content, head.headers["content-length"]) == (
         429, b"", refused.headers["content-length"],
     )  # fmt: skip
     clock.advance(59_000_000)
-    assert client.ask().status_code == 429
+    assert client.request().status_code == 429
     clock.advance(1_000_000)
-    assert client.ask().status_code == 200
+    assert client.request().status_code == 200
 
 
 def test_every_response_has_the_fields_once(app: flask.Flask, client: Client, limits: RateLimits) -> None:
@@ -151,12 +153,12 @@ def test_every_response_has_the_fields_once(app: flask.Flask, client: Client, li
         return flask.send_file(io.BytesIO(b"bytes"), mimetype="text/plain")
 
     @app.get("/own")
-    def own() -> tuple[str, dict[str, str]]:
+    def own_fields() -> tuple[str, dict[str, str]]:
         return "mine", {"RateLimit": '"mine";r=1'}
 
     @app.get("/gone")
     @limits("20/minute")
-    def gone() -> str:
+    def missing() -> str:
         raise NotFound
 
     @app.get("/broken")
@@ -168,18 +170,20 @@ def test_every_response_has_the_fields_once(app: flask.Flask, client: Client, li
     def not_found(error: NotFound) -> tuple[str, int]:
         return "nothing here", 404
 
-    told = {"/stream": 200, "/file": 200, "/own": 200, "/gone": 404, "/broken": 500, "/nowhere": 404}
-    for path, status in told.items():
-        answer = client.ask(path)
-        assert answer.status_code == status, path
+    statuses = {"/stream": 200, "/file": 200, "/own": 200, "/gone": 404, "/broken": 500, "/nowhere": 404}
+    for path, status in statuses.items():
+        response = client.request(path)
+        assert response.status_code == status, path
         for name in ("RateLimit-Policy", "RateLimit", "X-RateLimit-Remaining"):
-            assert len(answer.headers.get_list(name)) == 1, (path, name)
-    assert client.ask("/own").headers["RateLimit"] == '"mine";r=1', "the application's own word stands"
-    assert client.ask("/stream").text == "one two three"
-    assert left(client.ask("/gone")) == 18, "of several limits the one that has least is told"
+            assert len(response.headers.get_list(name)) == 1, (path, name)
+    assert client.request("/own").headers["RateLimit"] == '"mine";r=1', "the application's own fields stay"
+    assert client.request("/stream").text == "one two three"
+    assert remaining_units(client.request("/gone")) == 18, (
+        "of several limits, the one with the fewest remaining units is reported"
+    )
 
 
-def test_the_fields_survive_a_function_after_the_request_that_fails(
+def test_the_response_has_the_fields_although_a_function_after_the_request_fails(
     app: flask.Flask, client: Client, limits: RateLimits
 ) -> None:
     @app.get("/")
@@ -191,8 +195,8 @@ def test_the_fields_survive_a_function_after_the_request_that_fails(
     def fails(response: flask.Response) -> flask.Response:
         raise ValueError("fails")
 
-    answer = client.ask()
-    assert (answer.status_code, left(answer)) == (500, 4)
+    response = client.request()
+    assert (response.status_code, remaining_units(response)) == (500, 4)
 
 
 def test_concrete_paths_are_one_limit_and_routes_are_several(
@@ -213,7 +217,7 @@ def test_concrete_paths_are_one_limit_and_routes_are_several(
 
 
 def test_blueprints_and_mounts_with_the_same_inner_rule_are_several_limits(limits: RateLimits) -> None:
-    seen: list[str] = []
+    endpoints: list[str] = []
 
     def shop() -> flask.Flask:
         app = flask.Flask("shop")
@@ -221,7 +225,7 @@ def test_blueprints_and_mounts_with_the_same_inner_rule_are_several_limits(limit
             blueprint = flask.Blueprint(name, name)
 
             @blueprint.get("/<int:number>")
-            @limits("1/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
+            @limits("1/minute", on_decision=portable(lambda request, decision: endpoints.append(request.endpoint)))
             def read(number: int) -> str:
                 return str(number)
 
@@ -232,7 +236,7 @@ def test_blueprints_and_mounts_with_the_same_inner_rule_are_several_limits(limit
     paths = ("/users/1", "/orders/1", "/v2/users/1", "/v2/orders/1")
     assert client.statuses(*paths) == [200] * 4
     assert client.statuses(*(path.replace("1", "2") for path in paths)) == [429] * 4
-    assert seen[:3] == ["GET /users/<int:number>", "GET /orders/<int:number>", "GET /v2/users/<int:number>"]
+    assert endpoints[:3] == ["GET /users/<int:number>", "GET /orders/<int:number>", "GET /v2/users/<int:number>"]
 
 
 def test_hosts_of_routes_are_several_limits(limits: RateLimits) -> None:
@@ -240,10 +244,14 @@ def test_hosts_of_routes_are_several_limits(limits: RateLimits) -> None:
     for host in ("a.example", "b.example"):
         app.add_url_rule("/", host, limits("1/minute")(lambda: "home"), host=host)
     client = Client(app)
-    assert [client.ask(Host=host).status_code for host in ("a.example", "b.example", "a.example")] == [200, 200, 429]
+    assert [client.request(Host=host).status_code for host in ("a.example", "b.example", "a.example")] == [
+        200,
+        200,
+        429,
+    ]
 
 
-def test_a_scope_is_counted_together_under_the_same_limits(
+def test_views_with_one_scope_and_the_same_limits_count_together(
     app: flask.Flask, client: Client, limits: RateLimits
 ) -> None:
     for name in ("a", "b"):
@@ -262,17 +270,17 @@ def test_several_limits_of_a_view_apply_together_and_count_apart(
         return "home"
 
     assert client.statuses("/", "/", "/") == [200, 200, 429], (
-        "who has no key is counted by address in both, once in each"
+        "a client without a key is counted by address in both, once in each"
     )
 
 
-def test_the_default_is_for_every_route_and_for_what_is_no_route(app: flask.Flask, client: Client) -> None:
+def test_the_default_applies_to_every_route_and_to_requests_without_a_route(app: flask.Flask, client: Client) -> None:
     RateLimits(app, default="2/minute")
     app.add_url_rule("/a", "a", lambda: "a")
     app.add_url_rule("/b", "b", lambda: "b", methods=["POST"])
     assert client.statuses("/a", "/a", "/a") == [200, 200, 429]
     assert client.statuses("/b", "/b", "/b", method="POST") == [200, 200, 429]
-    assert client.statuses("/x/1", "/y/2", "/b") == [404, 404, 429], "405 is one of them"
+    assert client.statuses("/x/1", "/y/2", "/b") == [404, 404, 429], "a 405 counts as a request without a route"
 
 
 def test_the_default_and_the_limit_of_a_view_count_apart(app: flask.Flask, client: Client) -> None:
@@ -282,7 +290,7 @@ def test_the_default_and_the_limit_of_a_view_count_apart(app: flask.Flask, clien
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_static_files_count_where_that_is_chosen(static: bool, tmp_path: Path) -> None:
+def test_static_files_count_if_that_is_chosen(static: bool, tmp_path: Path) -> None:
     (tmp_path / "style.css").write_text("body {}")
     app = flask.Flask("shop", static_folder=str(tmp_path), static_url_path="/static")
     blueprint = flask.Blueprint("shop", "shop", static_folder=str(tmp_path), static_url_path="/static")
@@ -294,7 +302,7 @@ def test_static_files_count_where_that_is_chosen(static: bool, tmp_path: Path) -
     assert client.statuses("/shop/static/style.css", "/shop/static/style.css") == [200, second]
 
 
-def test_what_is_exempt_is_left_out_of_wider_limits_only(app: flask.Flask, client: Client) -> None:
+def test_exempt_views_do_not_count_in_wider_limits_but_in_their_own(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(app, default="1/minute")
 
     @app.get("/health")
@@ -317,16 +325,16 @@ def test_what_is_exempt_is_left_out_of_wider_limits_only(app: flask.Flask, clien
     assert client.statuses(*["/own"] * 3) == [200, 200, 429], "its own limit still applies"
 
 
-@pytest.mark.parametrize("other", ["api", None, [flask.Blueprint("api", "api")], lambda: "view"])
-def test_what_is_no_blueprint_is_told_at_once(other: Any) -> None:
+@pytest.mark.parametrize("value", ["api", None, [flask.Blueprint("api", "api")], lambda: "view"])
+def test_a_limit_of_a_blueprint_on_another_object_raises_at_once(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"limit_blueprint limits a flask\.Blueprint, not "):
-        RateLimits().limit_blueprint(other, "2/minute")
-    if not callable(other):
+        RateLimits().limit_blueprint(value, "2/minute")
+    if not callable(value):
         with pytest.raises(ConfigError, match=r'as @rate_limit\("10/second"\); this is no view: '):
-            rate_limit("2/minute")(other)
+            rate_limit("2/minute")(value)
 
 
-def test_override_stands_for_wider_limits(app: flask.Flask, client: Client) -> None:
+def test_a_limit_that_overrides_replaces_wider_limits(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(app, default="1/minute")
     blueprint = flask.Blueprint("api", "api")
     limits.limit_blueprint(blueprint, "2/minute", override=True)
@@ -346,12 +354,14 @@ def test_override_stands_for_wider_limits(app: flask.Flask, client: Client) -> N
     app.add_url_rule("/d", view_func=Both.as_view("d"))
     assert client.statuses(*["/a"] * 3) == [200, 200, 429]
     assert client.statuses(*["/b"] * 5) == [200] * 4 + [429]
-    assert client.statuses(*["/c"] * 2) == [200, 429], "without it they apply together"
+    assert client.statuses(*["/c"] * 2) == [200, 429], "without override they apply together"
     assert client.statuses(*["/d"] * 3) == [200, 200, 429]
     assert client.statuses(*["/d"] * 2, method="POST") == [200, 429]
 
 
-def test_a_blueprint_is_limited_with_what_is_inside_it(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_a_limit_of_a_blueprint_applies_to_the_blueprints_in_it(
+    app: flask.Flask, client: Client, limits: RateLimits
+) -> None:
     outer = limits("2/minute")(flask.Blueprint("outer", "outer", url_prefix="/outer"))
     inner = flask.Blueprint("inner", "inner", url_prefix="/inner")
     limits.limit_blueprint(inner, "2/minute")
@@ -365,7 +375,7 @@ def test_a_blueprint_is_limited_with_what_is_inside_it(app: flask.Flask, client:
     assert client.statuses(*["/free"] * 3) == [200] * 3
 
 
-def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(
+def test_a_request_of_an_application_to_itself_returns_no_charge_of_the_outer_request(
     app: flask.Flask, client: Client, limits: RateLimits
 ) -> None:
     @app.get("/inner")
@@ -376,13 +386,13 @@ def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(
     @app.get("/batch")
     @limits("3/minute", counts=lambda request, response: True)
     def batch() -> list[int]:
-        asks = [{**flask.request.environ, "PATH_INFO": "/inner"} for _ in range(2)]
-        return [flask.Response.from_app(app, ask).status_code for ask in asks]
+        environs = [{**flask.request.environ, "PATH_INFO": "/inner"} for _ in range(2)]
+        return [flask.Response.from_app(app, environ).status_code for environ in environs]
 
-    answers = [client.ask("/batch") for _ in range(4)]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]
-    assert [left(answer) for answer in answers] == [2, 1, 0, 0]
+    responses = [client.request("/batch") for _ in range(4)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429]
+    assert [response.json() for response in responses[:3]] == [[200, 200], [429, 429], [429, 429]]
+    assert [remaining_units(response) for response in responses] == [2, 1, 0, 0]
 
 
 def test_a_refusal_consumes_nothing_in_any_of_the_limits(app: flask.Flask, client: Client) -> None:
@@ -390,10 +400,10 @@ def test_a_refusal_consumes_nothing_in_any_of_the_limits(app: flask.Flask, clien
     app.add_url_rule("/a", "a", limits("1/minute", scope="a")(lambda: "a"))
     app.add_url_rule("/b", "b", lambda: "b")
     assert client.statuses(*["/a"] * 10) == [200] + [429] * 9
-    assert client.statuses(*["/b"] * 5) == [200] * 4 + [429], "nine refusals took nothing of the wider limit"
+    assert client.statuses(*["/b"] * 5) == [200] * 4 + [429], "nine refusals consumed nothing of the wider limit"
 
 
-def test_a_factory_tells_the_options_later(client: Client) -> None:
+def test_an_application_factory_can_set_the_options_later(client: Client) -> None:
     limits = RateLimits(default="2/minute")
     view = limits("1/minute")(lambda: "read")
     clock = ManualClock()
@@ -407,17 +417,17 @@ def test_a_factory_tells_the_options_later(client: Client) -> None:
         return app
 
     client = Client(create_app())
-    answer = client.ask("/a")
-    assert (answer.headers["X-RateLimit-Remaining"], answer.headers.get("RateLimit")) == ("0", None)
-    assert client.statuses("/a", "/b", "/b", "/b") == [429, 200, 200, 429], "told twice, counted once"
-    again = Client(create_app())
-    assert again.statuses("/a", "/b") == [200, 200], "who tells options anew begins anew"
+    response = client.request("/a")
+    assert (response.headers["X-RateLimit-Remaining"], response.headers.get("RateLimit")) == ("0", None)
+    assert client.statuses("/a", "/b", "/b", "/b") == [429, 200, 200, 429], "initialized twice, counted once"
+    second = Client(create_app())
+    assert second.statuses("/a", "/b") == [200, 200], "a new application starts with full limits"
     late = flask.Flask("late")
     RateLimits().init_app(late, default="1/minute")
     assert Client(late).statuses("/x", "/x") == [404, 429]
 
 
-def test_who_is_counted_may_be_known_to_flask(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_a_key_can_read_the_user_and_the_session_of_flask(app: flask.Flask, client: Client, limits: RateLimits) -> None:
     app.secret_key = "for tests"
 
     @app.before_request
@@ -434,23 +444,23 @@ def test_who_is_counted_may_be_known_to_flask(app: flask.Flask, client: Client, 
     def index() -> str:
         return "home"
 
-    assert [client.ask(X_User=name).status_code for name in "abab"] == [200, 200, 429, 429]
-    assert [client.ask(X_API_Key=key).status_code for key in "aba"] == [200, 200, 429]
-    assert client.statuses("/", "/") == [200, 429], "nobody is free"
+    assert [client.request(X_User=name).status_code for name in "abab"] == [200, 200, 429, 429]
+    assert [client.request(X_API_Key=key).status_code for key in "aba"] == [200, 200, 429]
+    assert client.statuses("/", "/") == [200, 429], "a client without user and key is limited too"
 
 
 def test_the_forged_end_of_a_forwarding_header_is_not_believed(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(trusted_proxies=["10.0.0.0/8"])
     app.add_url_rule("/", "index", limits("1/minute")(lambda: "home"))
     forged = [{"client": "10.0.0.1", "X_Forwarded_For": f"{n}.1.1.1, 203.0.113.7"} for n in (1, 2)]
-    assert [client.ask(**told).status_code for told in forged] == [200, 429]
+    assert [client.request(**request).status_code for request in forged] == [200, 429]
 
 
-def test_what_counts_may_be_told_by_the_response(app: flask.Flask, client: Client, limits: RateLimits) -> None:
-    told: list[Response] = []
+def test_the_response_can_decide_whether_a_request_counts(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+    counted: list[Response] = []
 
     def failures(request: Request, response: Response) -> bool:
-        told.append(response)
+        counted.append(response)
         return response.status == 401
 
     @app.get("/login")
@@ -460,10 +470,10 @@ def test_what_counts_may_be_told_by_the_response(app: flask.Flask, client: Clien
 
     assert client.statuses(*["/login"] * 5) == [200] * 5
     assert client.statuses(*["/login"] * 3, X_Status="401") == [401, 401, 429]
-    assert len(told) == 7, "what was refused has no response to settle by"
+    assert len(counted) == 7, "a refused request has no response to settle by"
 
 
-def test_a_stream_is_settled_by_all_that_was_sent(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_a_stream_is_settled_by_all_bytes_that_were_sent(app: flask.Flask, client: Client, limits: RateLimits) -> None:
     sent: list[tuple[str, int]] = []
 
     def count(request: Request, response: Response) -> int:
@@ -487,22 +497,22 @@ def test_a_stream_is_settled_by_all_that_was_sent(app: flask.Flask, client: Clie
     for name, view in views.items():
         app.add_url_rule(f"/{name}", name, limits("20/minute bucket", cost=5, counts=count)(view))
     for name in views:
-        client.ask(f"/{name}")
-    client.ask("/plain", method="HEAD")
+        client.request(f"/{name}")
+    client.request("/plain", method="HEAD")
     assert sent == [("text/csv", 10), ("image/png", 5), ("text/html", 4), ("text/html", 0)]
     assert closed == ["closed"]
-    assert left(client.ask("/stream")) == 5, "ten were taken by the first, five by this one"
+    assert remaining_units(client.request("/stream")) == 5, "the first request consumed ten, this one five"
 
 
 @pytest.mark.parametrize("propagate", [False, True])
-def test_a_view_that_fails_has_answered_500(
+def test_a_view_that_raises_is_settled_as_a_500(
     app: flask.Flask, client: Client, limits: RateLimits, propagate: bool
 ) -> None:
     app.config["PROPAGATE_EXCEPTIONS"] = propagate
-    told: list[int] = []
+    counted: list[int] = []
 
     def count(request: Request, response: Response) -> bool:
-        told.append(response.status)
+        counted.append(response.status)
         return True
 
     @app.get("/")
@@ -512,39 +522,47 @@ def test_a_view_that_fails_has_answered_500(
 
     if propagate:
         with pytest.raises(ValueError, match="broken"):
-            client.ask()
+            client.request()
     else:
-        assert client.ask().status_code == 500
-    assert told == [500]
+        assert client.request().status_code == 500
+    assert counted == [500]
 
 
-def test_an_error_handler_of_the_application_may_answer(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_an_error_handler_of_the_application_can_respond_to_a_refusal(
+    app: flask.Flask, client: Client, limits: RateLimits
+) -> None:
     app.add_url_rule("/", "index", limits("1/minute fixed")(lambda: "home"))
 
     @app.errorhandler(429)
     def slow_down(error: Any) -> tuple[str, int]:
         return f"<p>come back in {error.decision.retry_after:.0f} s</p>", 429
 
-    client.ask()
-    refused = client.ask()
+    client.request()
+    refused = client.request()
     assert (refused.text, refused.headers["Retry-After"]) == ("<p>come back in 60 s</p>", "60")
-    assert refused.headers["Content-Type"].startswith("text/html") and left(refused) == 0
+    assert refused.headers["Content-Type"].startswith("text/html") and remaining_units(refused) == 0
 
 
-def test_the_answer_can_be_another(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_the_response_to_a_refused_request_can_be_customized(
+    app: flask.Flask, client: Client, limits: RateLimits
+) -> None:
     def other(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
         status = int(request.args.get("status", 0))
         return Refusal(status, [("Content-Type", "text/plain")], b"other") if status else None
 
     app.add_url_rule("/", "index", limits("1/minute", refusal=other)(lambda: "home"))
-    client.ask()
+    client.request()
     for status in (503, 420, 200):
-        answer = client.ask(f"/?status={status}")
-        assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (status, "other", "text/plain")
-    assert client.ask().status_code == 429
+        response = client.request(f"/?status={status}")
+        assert (response.status_code, response.text, response.headers["Content-Type"]) == (
+            status,
+            "other",
+            "text/plain",
+        )
+    assert client.request().status_code == 429
 
 
-def test_a_fallback_answers_instead(app: flask.Flask, client: Client) -> None:
+def test_a_fallback_responds_to_a_refused_request(app: flask.Flask, client: Client) -> None:
     def old(name: str = "") -> str:
         return f"old {name}"
 
@@ -555,22 +573,22 @@ def test_a_fallback_answers_instead(app: flask.Flask, client: Client) -> None:
     app.add_url_rule("/a/<name>", "a", limits("1/minute", override=True, fallback=old)(lambda name: f"new {name}"))
     app.add_url_rule("/b", "b", limits("1/minute", override=True, fallback=older)(lambda: "new"))
     app.add_url_rule("/c", "c", lambda: "new")
-    assert [client.ask("/a/x").text for _ in range(2)] == ["new x", "old x"]
-    assert [client.ask("/b").text for _ in range(2)] == ["new", "older"]
-    assert [client.ask("/c").text for _ in range(2)] == ["new", "busy"]
-    answer = client.ask("/a/x")
-    assert (answer.status_code, left(answer)) == (200, 0)
-    assert int(answer.headers["Retry-After"]) >= 1
-    assert answer.headers["Content-Type"].startswith("text/html")
+    assert [client.request("/a/x").text for _ in range(2)] == ["new x", "old x"]
+    assert [client.request("/b").text for _ in range(2)] == ["new", "older"]
+    assert [client.request("/c").text for _ in range(2)] == ["new", "busy"]
+    response = client.request("/a/x")
+    assert (response.status_code, remaining_units(response)) == (200, 0)
+    assert int(response.headers["Retry-After"]) >= 1
+    assert response.headers["Content-Type"].startswith("text/html")
 
 
 def test_a_fallback_that_returns_nothing_lets_no_request_pass(app: flask.Flask, client: Client) -> None:
     app.testing = True  # errors of the application reach the test
     limits = RateLimits(app)
-    asked = []
+    viewed_paths = []
 
     def view() -> str:
-        asked.append(flask.request.path)
+        viewed_paths.append(flask.request.path)
         return "home"
 
     def nothing(**_: object) -> None: ...
@@ -581,13 +599,13 @@ def test_a_fallback_that_returns_nothing_lets_no_request_pass(app: flask.Flask, 
     app.register_blueprint(blueprint)
     app.add_url_rule("/view", "view", limits("1/minute", fallback=nothing)(view))
     for url in ("/inside", "/view"):
-        assert client.ask(url).text == "home"
+        assert client.request(url).text == "home"
         with pytest.raises(TypeError, match=r"fallback \S*nothing of GET /\S+ returned None: it must return"):
-            client.ask(url)
-    assert asked == ["/inside", "/view"]
+            client.request(url)
+    assert viewed_paths == ["/inside", "/view"]
 
 
-def test_views_that_are_classes_are_limited_whole_or_by_method(
+def test_class_based_views_are_limited_as_one_or_by_method(
     app: flask.Flask, client: Client, limits: RateLimits
 ) -> None:
     class Whole(MethodView):
@@ -613,17 +631,17 @@ def test_views_that_are_classes_are_limited_whole_or_by_method(
 
     app.add_url_rule("/whole/<int:number>", view_func=Whole.as_view("whole"))
     app.add_url_rule("/single/<int:number>", view_func=Single.as_view("single"))
-    asked = [client.ask(f"/whole/{n}", method).status_code for n, method in enumerate(("GET", "POST", "GET"))]
-    assert asked == [200, 200, 429]
+    statuses = [client.request(f"/whole/{n}", method).status_code for n, method in enumerate(("GET", "POST", "GET"))]
+    assert statuses == [200, 200, 429]
     methods = ("GET", "POST", "PUT", "HEAD", "POST", "PUT")
-    assert [client.ask(f"/single/{n}", method).status_code for n, method in enumerate(methods)] == [
+    assert [client.request(f"/single/{n}", method).status_code for n, method in enumerate(methods)] == [
         200, 200, 200, 429, 429, 200,
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"Single is a class: it is limited by `decorators = \[rate_limit"):
         limits("1/minute")(Single)
 
 
-def test_async_views_are_judged_before_their_event_loop_begins(
+def test_async_views_are_limited_before_their_event_loop_starts(
     app: flask.Flask, client: Client, limits: RateLimits
 ) -> None:
     loops: list[bool] = []
@@ -640,7 +658,7 @@ def test_async_views_are_judged_before_their_event_loop_begins(
         await asyncio.sleep(0)
         return "home"
 
-    assert [client.ask(X_User="a").status_code for _ in range(3)] == [200, 200, 429]
+    assert [client.request(X_User="a").status_code for _ in range(3)] == [200, 200, 429]
     assert len(loops) == 3
 
 
@@ -667,12 +685,12 @@ def test_an_async_decorator_around_the_limit_is_not_blocked(
     async def index(name: str) -> str:
         return name
 
-    answers = [client.ask("/x", X_User="a") for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert left(answers[0]) == 0 and threads[0] != threads[1]
+    responses = [client.request("/x", X_User="a") for _ in range(2)]
+    assert [response.status_code for response in responses] == [200, 429]
+    assert remaining_units(responses[0]) == 0 and threads[0] != threads[1]
 
 
-def test_a_limit_above_its_route_does_not_pass_in_silence(
+def test_a_limit_above_its_route_raises_or_warns(
     app: flask.Flask, client: Client, limits: RateLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     @limits("1/minute")
@@ -687,8 +705,8 @@ def test_a_limit_above_its_route_does_not_pass_in_silence(
 
     app.testing = True
     with pytest.raises(ConfigError, match=r"is above the route of .*wrong, where it limits nothing: put it below"):
-        client.ask("/right")
-    assert client.statuses("/right", "/right") == [200, 429], "it is told once"
+        client.request("/right")
+    assert client.statuses("/right", "/right") == [200, 429], "the error is raised once"
 
     production = flask.Flask("production")
 
@@ -701,46 +719,46 @@ def test_a_limit_above_its_route_does_not_pass_in_silence(
     assert "wrong_again, where it limits nothing" in caplog.text
 
 
-def test_a_store_that_fails_never_looks_like_the_clients_fault(app: flask.Flask, client: Client) -> None:
+def test_a_store_that_fails_never_causes_a_429(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(store=BrokenStore())
     app.add_url_rule("/open", "open", limits("1/minute")(lambda: "home"))
     app.add_url_rule("/closed", "closed", limits("1/minute", on_store_error="closed")(lambda: "home"))
-    passed, refused = client.ask("/open"), client.ask("/closed")
+    passed, refused = client.request("/open"), client.request("/closed")
     assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
     assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
     assert refused.headers["Content-Type"] == "application/problem+json"
 
 
-def test_a_redis_that_is_gone_is_what_the_option_says(app: flask.Flask, client: Client) -> None:
+def test_without_redis_the_option_chooses_the_status(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(store=NO_REDIS)
     app.add_url_rule("/open", "open", limits("1/minute", on_store_error="open")(lambda: "home"))
     app.add_url_rule("/closed", "closed", limits("1/minute", on_store_error="closed")(lambda: "home"))
     for _ in range(3):
-        passed, refused = client.ask("/open"), client.ask("/closed")
+        passed, refused = client.request("/open"), client.request("/closed")
         assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
         assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
         assert refused.headers["Content-Type"] == "application/problem+json"
 
 
-def test_a_missing_identity_is_no_free_pass(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_a_request_without_an_identity_is_limited(app: flask.Flask, client: Client, limits: RateLimits) -> None:
     for missing in ("address", "anonymous", "refuse"):
         view = limits("1/minute", key=api_key(), missing=missing)(lambda: "read")
         app.add_url_rule(f"/{missing}", missing, view)
     assert client.statuses("/address", "/address", "/anonymous", "/anonymous", "/refuse") == [200, 429, 200, 429, 429]
 
 
-def test_tiers_have_limits_of_their_own(app: flask.Flask, client: Client, limits: RateLimits) -> None:
+def test_each_tier_has_its_own_limits(app: flask.Flask, client: Client, limits: RateLimits) -> None:
     tiered = limits(
         {"default": "1/minute", "pro": "2/minute", "staff": None}, tier=lambda request: request.headers.get("x-tier")
     )
     app.add_url_rule("/", "index", tiered(lambda: "home"))
-    told = [("free", 2, [200, 429]), ("pro", 3, [200, 200, 429]), ("staff", 4, [200] * 4)]
-    for tier, times, statuses in told:
-        assert [client.ask(X_Tier=tier).status_code for _ in range(times)] == statuses
+    cases = [("free", 2, [200, 429]), ("pro", 3, [200, 200, 429]), ("staff", 4, [200] * 4)]
+    for tier, times, statuses in cases:
+        assert [client.request(X_Tier=tier).status_code for _ in range(times)] == statuses
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("create", "message"),
     [
         (lambda: rate_limit("10/fortnight"), "fortnight"),
         (lambda: RateLimits(default="1/0 minutes"), "at least 1"),
@@ -748,31 +766,33 @@ def test_tiers_have_limits_of_their_own(app: flask.Flask, client: Client, limits
         (lambda: rate_limit(None), "not None"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_used_is_told_at_once(told: Callable[[], object], message: str) -> None:
+def test_wrong_options_raise_at_once(create: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        told()
+        create()
 
 
-def test_an_option_that_there_is_not_is_no_silent_wish() -> None:
+def test_an_unknown_option_raises() -> None:
     with pytest.raises(TypeError, match="no option is named"):
         rate_limit("1/minute", per="minute")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="no option is named"):
         RateLimits(stores="memory://")  # type: ignore[call-arg]
 
 
-def test_the_endpoint_of_what_is_no_route_names_its_mount(app: flask.Flask) -> None:
-    seen: list[str] = []
-    RateLimits(app, default="9/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
+def test_the_endpoint_of_a_request_without_a_route_names_its_mount(app: flask.Flask) -> None:
+    endpoints: list[str] = []
+    RateLimits(
+        app, default="9/minute", on_decision=portable(lambda request, decision: endpoints.append(request.endpoint))
+    )
     client = Client(DispatcherMiddleware(flask.Flask("other"), {"/shop": app}))
     assert client.statuses("/shop/nowhere", "/shop/else") == [404, 404]
-    assert seen == [f"{NO_ROUTE} /shop"] * 2
+    assert endpoints == [f"{NO_ROUTE} /shop"] * 2
 
 
 def test_a_preflight_of_a_browser_is_not_counted(app: flask.Flask, client: Client) -> None:
     RateLimits(app, default="1/minute")
     app.add_url_rule("/", "index", lambda: "home")
     preflight = {"Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
-    assert [client.ask(method="OPTIONS", **preflight).status_code for _ in range(3)] == [200] * 3
+    assert [client.request(method="OPTIONS", **preflight).status_code for _ in range(3)] == [200] * 3
 
 
 def test_without_flask_the_message_names_what_to_install() -> None:
@@ -782,12 +802,12 @@ def test_without_flask_the_message_names_what_to_install() -> None:
         "try:\n    import headgate.integrations.flask\n"
         "except MissingExtraError as error: print(json.dumps(str(error)))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'headgate[flask]'" in json.loads(told.stdout)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'headgate[flask]'" in json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("read", [lambda request: request.form["user"], lambda request: request.get_json(force=True)])
-def test_a_function_of_the_middleware_takes_no_body_from_the_application(read: Callable[[flask.Request], str]) -> None:
+def test_a_function_of_the_middleware_consumes_no_body_of_the_application(read: Callable[[flask.Request], str]) -> None:
     app = flask.Flask("shop")
 
     @app.post("/login")

@@ -1,4 +1,4 @@
-"""The interceptors in real servers on the loopback, of threads and of asyncio, with clients of gRPC's own."""
+"""The interceptors in real gRPC servers on the loopback interface, threaded and asyncio, with gRPC clients."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Handlers:
 
 
 class AsyncHandlers(Handlers):
-    """The same for asyncio: coroutine functions, async generators, and one that writes by itself."""
+    """The same handlers for asyncio: coroutine functions, async generators, and one that writes directly."""
 
     async def read(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
         return super().read(message, context)
@@ -156,7 +156,7 @@ class AsyncHandlers(Handlers):
 
 
 class Server:
-    """A server of a colour with an interceptor, and clients of it."""
+    """A server of one kind, threaded or asyncio, with an interceptor."""
 
     def __init__(self, colour: str, policy: Any = None, *, address: str = "127.0.0.1:0", **options: Any) -> None:
         self.handlers = AsyncHandlers() if colour == "asyncio" else Handlers()
@@ -203,8 +203,8 @@ class Server:
             self._thread.join(10)
 
 
-class Answer:
-    """How a call ended."""
+class CallResult:
+    """The messages, status and metadata with which a call ended."""
 
     def __init__(self, call: Any, messages: list[bytes]) -> None:
         self.messages = messages
@@ -213,7 +213,7 @@ class Answer:
         self.first = dict(call.initial_metadata())
         self.last: dict[str, Any] = {}
         for key, value in call.trailing_metadata():
-            assert key not in self.last, f"{key} is told twice"
+            assert key not in self.last, f"{key} is sent twice"
             self.last[key] = value
 
 
@@ -223,24 +223,29 @@ class Client:
     def __init__(self, channel: Any) -> None:
         self.channel = channel
 
-    def call(self, method: str, *messages: bytes, **metadata: str) -> Answer:
+    def call(self, method: str, *messages: bytes, **metadata: str) -> CallResult:
         path = method if "/" in method else f"/shop.Shop/{method}"
         kind = path.rpartition("/")[2]
-        sent = [(name.replace("_", "-"), value) for name, value in metadata.items()]
-        make = {"List": "unary_stream", "Endless": "unary_stream", "Save": "stream_unary", "Talk": "stream_stream"}
-        stub = getattr(self.channel, make.get(kind, "unary_unary"))(path)
+        request_metadata = [(name.replace("_", "-"), value) for name, value in metadata.items()]
+        stub_kinds = {
+            "List": "unary_stream",
+            "Endless": "unary_stream",
+            "Save": "stream_unary",
+            "Talk": "stream_stream",
+        }
+        stub = getattr(self.channel, stub_kinds.get(kind, "unary_unary"))(path)
         body: Any = iter(messages or (b"a", b"b")) if kind in ("Save", "Talk") else (messages or (b"a",))[0]
         try:
             if kind in ("List", "Talk"):
-                stream = stub(body, metadata=sent, timeout=20)
-                got: list[bytes] = []
+                stream = stub(body, metadata=request_metadata, timeout=20)
+                received: list[bytes] = []
                 with suppress(grpc.RpcError):
-                    got.extend(stream)
-                return Answer(stream, got)
-            response, call = stub.with_call(body, metadata=sent, timeout=20)
-            return Answer(call, [response])
+                    received.extend(stream)
+                return CallResult(stream, received)
+            response, call = stub.with_call(body, metadata=request_metadata, timeout=20)
+            return CallResult(call, [response])
         except grpc.RpcError as error:
-            return Answer(error, [])
+            return CallResult(error, [])
 
     def codes(self, *methods: str, **metadata: str) -> list[str]:
         return [self.call(method, **metadata).code.name for method in methods]
@@ -252,9 +257,11 @@ def serving(
 ) -> Iterator[tuple[Server, Client]]:
     options.setdefault("clock", ManualClock()) if not isinstance(policy, Gate | AsyncGate) else None
     server = Server(colour, policy, **options)
-    told = [("grpc.service_config", json.dumps(service_config))] if service_config else []
-    # A channel of its own: gRPC shares connections of channels that are alike.
-    with grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1), *told]) as channel:
+    channel_options = [("grpc.service_config", json.dumps(service_config))] if service_config else []
+    # A separate channel: gRPC shares connections of channels with the same options.
+    with grpc.insecure_channel(
+        server.address, options=[("grpc.use_local_subchannel_pool", 1), *channel_options]
+    ) as channel:
         try:
             yield server, Client(channel)
         finally:
@@ -268,17 +275,17 @@ def colour(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_calls_of_every_kind_are_limited_and_tell_what_remains(colour: str, kind: str) -> None:
+def test_calls_of_every_kind_are_limited_and_report_the_remaining_units(colour: str, kind: str) -> None:
     with serving(colour, limits="2/minute") as (server, client):
-        answers = [client.call(kind) for _ in range(3)]
-        assert [answer.code.name for answer in answers] == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+        results = [client.call(kind) for _ in range(3)]
+        assert [result.code.name for result in results] == ["OK", "OK", "RESOURCE_EXHAUSTED"]
         assert server.handlers.reached == {kind: 2}, "a call that is refused does not reach its handler"
-        said = {"Read": [b"read a"], "List": [b"one", b"two", b"three"], "Save": [b"a+b"], "Talk": [b"A", b"B"]}
-        assert [answer.messages for answer in answers] == [said[kind], said[kind], []]
-        for left, answer in zip((1, 0, 0), answers, strict=True):
-            [(name, told)] = parse_list(answer.last["ratelimit"])
-            assert (name, told["r"]) == ("default", left)
-            assert answer.last["ratelimit-policy"] == '"default";q=2;w=60'
+        messages = {"Read": [b"read a"], "List": [b"one", b"two", b"three"], "Save": [b"a+b"], "Talk": [b"A", b"B"]}
+        assert [result.messages for result in results] == [messages[kind], messages[kind], []]
+        for remaining, result in zip((1, 0, 0), results, strict=True):
+            [(name, parameters)] = parse_list(result.last["ratelimit"])
+            assert (name, parameters["r"]) == ("default", remaining)
+            assert result.last["ratelimit-policy"] == '"default";q=2;w=60'
 
 
 def test_all_methods_count_together_for_each_client(colour: str) -> None:
@@ -287,7 +294,7 @@ def test_all_methods_count_together_for_each_client(colour: str) -> None:
         assert client.codes("Talk", x_user="b") == ["OK"]
 
 
-def test_a_refusal_says_when_to_come_back_and_the_moment_is_true(colour: str) -> None:
+def test_a_refusal_has_the_exact_time_to_retry(colour: str) -> None:
     clock = ManualClock()
     with serving(colour, limits="2/minute bucket", cost=2, clock=clock) as (_, client):
         client.call("Read")
@@ -303,7 +310,7 @@ def test_a_refusal_says_when_to_come_back_and_the_moment_is_true(colour: str) ->
         assert client.codes("Read") == ["OK"]
 
 
-def test_a_call_that_can_never_pass_says_that_trying_again_does_not_help(colour: str) -> None:
+def test_the_refusal_of_a_call_that_can_never_pass_tells_the_client_not_to_retry(colour: str) -> None:
     with serving(colour, limits="2/minute", cost=3) as (_, client):
         refused = client.call("Read")
         assert refused.code is StatusCode.RESOURCE_EXHAUSTED
@@ -311,21 +318,21 @@ def test_a_call_that_can_never_pass_says_that_trying_again_does_not_help(colour:
         assert refused.last["grpc-retry-pushback-ms"] == "-1"
 
 
-def test_clients_that_try_again_by_themselves_do_not_where_it_cannot_help(colour: str) -> None:
+def test_clients_with_automatic_retries_do_not_retry_a_call_that_can_never_pass(colour: str) -> None:
     policy = {"maxAttempts": 4, "initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
               "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}  # fmt: skip
     config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
-    judged: list[bool] = []
+    decisions: list[bool] = []
 
-    def tell(request: Request, decision: Decision) -> None:
-        judged.append(decision.allowed)
+    def record(request: Request, decision: Decision) -> None:
+        decisions.append(decision.allowed)
 
-    with serving(colour, limits="1/minute", cost=2, on_decision=tell, service_config=config) as (_, client):
+    with serving(colour, limits="1/minute", cost=2, on_decision=record, service_config=config) as (_, client):
         assert client.codes("Read") == ["RESOURCE_EXHAUSTED"]
-        assert judged == [False]
+        assert decisions == [False]
 
 
-def test_what_the_handler_says_stays(colour: str) -> None:
+def test_metadata_and_status_of_the_handler_stay(colour: str) -> None:
     with serving(colour, limits="9/minute") as (_, client):
         own = client.call("Own")
         assert (own.code.name, own.messages, own.first["x-first"]) == ("OK", [b"own"], "1")
@@ -337,18 +344,18 @@ def test_what_the_handler_says_stays(colour: str) -> None:
         assert failed.last["x-last"] == "2"
         status = client.call("Status")
         assert (status.code, status.details) == (StatusCode.ALREADY_EXISTS, "it is there")
-        for answer in (failed, status):
-            assert "ratelimit" in answer.last
+        for result in (failed, status):
+            assert "ratelimit" in result.last
 
 
-def test_a_handler_that_fails_is_told_too(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_whose_handler_raises_has_the_fields_too(colour: str, caplog: pytest.LogCaptureFixture) -> None:
     with serving(colour, limits="9/minute") as (_, client):
         crashed = client.call("Crash")
     assert crashed.code is StatusCode.UNKNOWN and "ratelimit" in crashed.last
     assert "a fault of the handler" in caplog.text
 
 
-def test_methods_have_limits_of_their_own_and_count_apart(colour: str) -> None:
+def test_methods_can_have_their_own_limits_and_count_apart(colour: str) -> None:
     methods: dict[str, Any] = {
         "/shop.Shop/Read": "1/minute",
         "/shop.Shop/Talk": None,
@@ -364,13 +371,13 @@ def test_methods_have_limits_of_their_own_and_count_apart(colour: str) -> None:
         assert client.codes(*["/shop.Other/Read"] * 5) == ["UNIMPLEMENTED"] * 5, "nothing limits the others"
 
 
-def test_limits_are_for_the_methods_that_are_not_named(colour: str) -> None:
+def test_limits_apply_to_the_methods_that_are_not_named(colour: str) -> None:
     with serving(colour, limits="2/minute", methods={"/shop.Shop/Read": "1/minute"}) as (_, client):
         assert client.codes("Read", "Read") == ["OK", "RESOURCE_EXHAUSTED"]
         assert client.codes("List", "Save", "Talk") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
 
 
-def test_limits_may_be_a_function_of_the_method(colour: str) -> None:
+def test_limits_can_be_a_function_of_the_method(colour: str) -> None:
     limits = {"/shop.Shop/Read": "1/minute", "/shop.Shop/List": "2/minute"}
     with serving(colour, limits=lambda call: limits.get(call.endpoint), scope=lambda call: call.endpoint) as (
         _,
@@ -382,7 +389,7 @@ def test_limits_may_be_a_function_of_the_method(colour: str) -> None:
         assert client.codes(*["Save"] * 5) == ["OK"] * 5
 
 
-def test_methods_that_are_not_there_are_counted_and_are_no_keys(colour: str) -> None:
+def test_unknown_methods_are_counted_and_are_no_keys(colour: str) -> None:
     with serving(colour, limits="2/minute") as (_, client):
         assert client.codes("Nothing", "/no.Service/At", "Nothing") == [
             "UNIMPLEMENTED", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED",
@@ -397,7 +404,7 @@ def test_methods_that_are_not_there_are_counted_and_are_no_keys(colour: str) -> 
         assert client.call("/shop.Shop/Missing/List").code is StatusCode.UNIMPLEMENTED, "of a client that streams"
 
 
-def test_a_policy_sees_methods_as_paths_and_metadata_as_headers(colour: str) -> None:
+def test_a_policy_matches_methods_as_paths_and_metadata_as_headers(colour: str) -> None:
     with serving(colour, POLICY) as (_, client):
         assert client.codes(*["Read"] * 3, x_user="a") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
         assert client.codes("Read", x_user="b") == ["OK"]
@@ -413,15 +420,15 @@ def test_a_gate_is_used_and_not_closed(colour: str) -> None:
     assert gate.stats().keys == 1
 
 
-def test_a_policy_with_methods_is_told_at_once() -> None:
+def test_a_policy_with_methods_raises_at_once() -> None:
     with pytest.raises(ConfigError, match="methods go with limits"):
         RateLimitInterceptor(POLICY, methods={"/a/b": "1/minute"})
 
 
-def test_who_may_say_what_the_address_is(colour: str) -> None:
+def test_only_trusted_proxies_can_set_the_address_of_the_client(colour: str) -> None:
     with serving(colour, limits="1/minute", trusted_proxies=["127.0.0.0/8"]) as (_, client):
-        told = {"x_forwarded_for": "1.2.3.4, 203.0.113.7"}
-        assert client.codes("Read", **told) == ["OK"]
+        metadata = {"x_forwarded_for": "1.2.3.4, 203.0.113.7"}
+        assert client.codes("Read", **metadata) == ["OK"]
         assert client.codes("Read", x_forwarded_for="9.9.9.9, 203.0.113.7") == ["RESOURCE_EXHAUSTED"]
         assert client.codes("Read", x_forwarded_for="203.0.113.8") == ["OK"]
     with serving(colour, limits="1/minute") as (_, client):
@@ -431,13 +438,16 @@ def test_who_may_say_what_the_address_is(colour: str) -> None:
 
 @pytest.mark.parametrize("address", ["[::1]:0", "unix"])
 def test_peers_of_ipv6_and_of_unix_sockets_are_clients(colour: str, address: str, tmp_path: Path) -> None:
-    seen: list[str] = []
-    where = address if address != "unix" else f"unix:{tmp_path}/server"
+    addresses: list[str] = []
+    listen_address = address if address != "unix" else f"unix:{tmp_path}/server"
     with serving(
-        colour, limits="1/minute", address=where, on_decision=lambda call, decision: seen.append(call.client_ip)
+        colour,
+        limits="1/minute",
+        address=listen_address,
+        on_decision=lambda call, decision: addresses.append(call.client_ip),
     ) as (_, client):
         assert client.codes("Read", "Read") == ["OK", "RESOURCE_EXHAUSTED"]
-    assert seen == (["::1"] * 2 if address != "unix" else [""] * 2)
+    assert addresses == (["::1"] * 2 if address != "unix" else [""] * 2)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +467,7 @@ def test_a_peer_is_an_address(peer: str, address: str) -> None:
     assert address_of(peer) == address
 
 
-def test_metadata_have_no_fields_that_they_cannot_have() -> None:
+def test_metadata_have_no_fields_that_grpc_does_not_allow() -> None:
     fields = [("RateLimit", '"a";r=1'), ("Content-Type", "x"), ("X-Über", "x"), ("X-A", "é"), ("grpc-status", "0"),
               ("X-Bin", "a"), ("a-bin", "a")]  # fmt: skip
     assert metadata_of(fields) == (("ratelimit", '"a";r=1'),)
@@ -474,7 +484,7 @@ def test_costs_and_exemptions_are_functions_of_the_call(colour: str) -> None:
         assert client.codes(*["Read"] * 3, x_probe="1") == ["OK"] * 3
 
 
-def test_a_refusal_can_be_another(colour: str) -> None:
+def test_a_refusal_can_be_customized(colour: str) -> None:
     def other(request: Request, decision: Decision, usual: Refusal) -> Refusal | None:
         if request.endpoint.endswith("/List"):
             return None
@@ -488,7 +498,7 @@ def test_a_refusal_can_be_another(colour: str) -> None:
         assert client.call("List").code is StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_call_may_stand_in_line_and_a_queue_spaces_calls(colour: str) -> None:
+def test_a_call_can_wait_for_units_and_a_queue_spaces_calls(colour: str) -> None:
     lines: dict[str, dict[str, Any]] = {"15/15s bucket": {"wait": 16.0, "cost": 15}, "1/15s queue 5": {}}
     for limits, options in lines.items():
         clock = ManualClock()
@@ -498,7 +508,7 @@ def test_a_call_may_stand_in_line_and_a_queue_spaces_calls(colour: str) -> None:
         assert clock.now_us() - before == 15_000_000
 
 
-def test_a_call_whose_deadline_comes_before_its_turn_is_refused_and_takes_nothing(colour: str) -> None:
+def test_a_call_whose_deadline_is_before_its_turn_is_refused_and_consumes_nothing(colour: str) -> None:
     clock = ManualClock()
     with serving(colour, limits="1/hour bucket", wait=3601.0, clock=clock) as (_, client):
         before = clock.now_us()
@@ -509,7 +519,7 @@ def test_a_call_whose_deadline_comes_before_its_turn_is_refused_and_takes_nothin
         assert clock.now_us() - before == 3600_000_000
 
 
-def test_a_store_that_fails_never_looks_like_the_clients_fault(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_fails_never_causes_a_429(colour: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headgate"):
         with serving(colour, limits="1/minute", store=BrokenStore()) as (_, client):
             passed = client.call("Read")
@@ -523,45 +533,45 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(colour: str, capl
 
 
 @pytest.mark.parametrize(("choice", "code"), [("open", StatusCode.OK), ("closed", StatusCode.UNAVAILABLE)])
-def test_a_redis_that_is_gone_is_what_the_option_says(colour: str, choice: str, code: StatusCode) -> None:
+def test_without_redis_the_option_chooses_the_status(colour: str, choice: str, code: StatusCode) -> None:
     with serving(colour, limits="1/minute", store=NO_REDIS, on_store_error=choice) as (_, client):
-        answer = client.call("Read")
-    assert (answer.code, answer.last["x-ratelimit-degraded"]) == (code, choice)
+        result = client.call("Read")
+    assert (result.code, result.last["x-ratelimit-degraded"]) == (code, choice)
 
 
 def test_no_headers_means_no_metadata(colour: str) -> None:
     with serving(colour, limits="9/minute", headers="none") as (_, client):
-        answer = client.call("Read")
-        assert (answer.code, answer.last) == (StatusCode.OK, {})
+        result = client.call("Read")
+        assert (result.code, result.last) == (StatusCode.OK, {})
 
 
-# What counts by the status.
+# Calls that count by their status.
 
 
-def test_what_counts_is_told_the_status_and_what_was_said(colour: str, caplog: pytest.LogCaptureFixture) -> None:
-    seen: dict[str, Response] = {}
+def test_counts_receives_the_status_and_the_size_of_the_messages(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+    counted: dict[str, Response] = {}
 
     def count(request: Request, response: Response) -> bool:
-        seen[request.path.rpartition("/")[2]] = response
+        counted[request.path.rpartition("/")[2]] = response
         return True
 
     with serving(colour, limits="99/minute", counts=count) as (_, client):
         client.codes("Read", "List", "Save", "Talk", "Own", "Fail", "Status", "Crash", "Nothing")
-    assert {name: response.status for name, response in seen.items()} == {
+    assert {name: response.status for name, response in counted.items()} == {
         "Read": 0, "List": 0, "Save": 0, "Talk": 0, "Own": 0, "Fail": 5, "Status": 6, "Crash": 2, "Nothing": 12,
     }  # fmt: skip
-    assert [seen[name].body_bytes for name in KINDS] == [6, 11, 3, 2]
-    assert seen["Own"].headers == {"x-last": "2", "ratelimit": '"mine";r=1'}
+    assert [counted[name].body_bytes for name in KINDS] == [6, 11, 3, 2]
+    assert counted["Own"].headers == {"x-last": "2", "ratelimit": '"mine";r=1'}
 
 
 @pytest.mark.parametrize("colour", COLOURS[:2])
-def test_a_stream_that_a_client_leaves_is_settled(colour: str) -> None:
-    """Of asyncio with handlers of threads gRPC itself never ends such a generator: its thread waits for ever."""
-    seen: list[int] = []
+def test_a_stream_that_a_client_cancels_is_settled(colour: str) -> None:
+    """In asyncio with threaded handlers, gRPC itself never ends such a generator: its thread waits forever."""
+    counted: list[int] = []
     settled = threading.Event()
 
     def count(request: Request, response: Response) -> bool:
-        seen.append(response.status)
+        counted.append(response.status)
         settled.set()
         return True
 
@@ -570,10 +580,10 @@ def test_a_stream_that_a_client_leaves_is_settled(colour: str) -> None:
         assert next(stream) == b"more"
         stream.cancel()
         assert server.handlers.cancelled.wait(10) and settled.wait(10)
-    assert seen == [1]
+    assert counted == [1]
 
 
-def test_a_stream_that_a_client_leaves_is_in_flight_until_its_handler_has_cleaned_up() -> None:
+def test_a_stream_that_a_client_cancels_is_in_flight_until_its_handler_has_cleaned_up() -> None:
     async def main() -> None:
         cleaning, clean = asyncio.Event(), asyncio.Event()
 
@@ -597,44 +607,44 @@ def test_a_stream_that_a_client_leaves_is_in_flight_until_its_handler_has_cleane
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            asked: Any = channel.unary_unary("/shop.Shop/Read")
-            endlessly: Any = channel.unary_stream("/shop.Shop/Endless")
-            stream = endlessly(b"")
+            call_read: Any = channel.unary_unary("/shop.Shop/Read")
+            call_endless: Any = channel.unary_stream("/shop.Shop/Endless")
+            stream = call_endless(b"")
             assert await stream.read() == b"more"
             stream.cancel()
             await cleaning.wait()
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await asked(b"")
+                await call_read(b"")
             assert refused.value.code() is StatusCode.RESOURCE_EXHAUSTED
             clean.set()
             while True:
                 with suppress(grpc.aio.AioRpcError):
-                    assert await asked(b"again") == b"again"
+                    assert await call_read(b"again") == b"again"
                     break
         await server.stop(0)
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_what_does_not_count_is_given_back(colour: str) -> None:
-    """An abort may be answered before it is settled, so the last of them may be late."""
+def test_the_charge_of_a_call_that_does_not_count_is_returned(colour: str) -> None:
+    """A response to an abort can arrive before the charge is settled, so the last ones can be late."""
     with serving(colour, limits="4/minute", counts=lambda request, response: response.status != 5) as (_, client):
         assert client.codes(*["Fail"] * 9) == ["NOT_FOUND"] * 9
         assert client.codes(*["Read"] * 3) == ["OK"] * 3
         assert "RESOURCE_EXHAUSTED" in client.codes(*["Read"] * 2)
 
 
-# Many at once.
+# Many calls at once.
 
 
-def test_exactly_the_limit_passes_when_more_is_asked_at_once(colour: str) -> None:
+def test_exactly_the_limit_passes_when_more_calls_arrive_at_once(colour: str) -> None:
     with serving(colour, limits="20/minute") as (server, client), ThreadPoolExecutor(8) as pool:
-        told = Counter(pool.map(lambda number: client.call(KINDS[number % 4]).code.name, range(60)))
-        assert told == {"OK": 20, "RESOURCE_EXHAUSTED": 40}
+        codes = Counter(pool.map(lambda number: client.call(KINDS[number % 4]).code.name, range(60)))
+        assert codes == {"OK": 20, "RESOURCE_EXHAUSTED": 40}
         assert sum(server.handlers.reached.values()) == 20
 
 
-def test_handlers_of_threads_run_in_threads_and_of_asyncio_on_the_loop() -> None:
+def test_threaded_handlers_run_in_threads_and_asyncio_handlers_on_the_loop() -> None:
     with serving("asyncio", limits="99/minute") as (server, client):
         client.codes(*KINDS)
         assert len(server.handlers.threads) == 1
@@ -643,8 +653,8 @@ def test_handlers_of_threads_run_in_threads_and_of_asyncio_on_the_loop() -> None
         assert server.handlers.threads and server._thread.ident not in server.handlers.threads
 
 
-def test_a_handler_that_answers_by_a_callback_is_judged() -> None:
-    """As grpcio-health-checking's Watch does."""
+def test_a_handler_that_responds_by_a_callback_is_limited() -> None:
+    """The Watch method of grpcio-health-checking does so."""
 
     def watch(message: bytes, context: Any, send: Callable[[Any], None]) -> None:
         send(b"serving")
@@ -661,34 +671,34 @@ def test_a_handler_that_answers_by_a_callback_is_judged() -> None:
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             client = Client(channel)
-            answers = [client.call("/a.Health/List") for _ in range(2)]
+            results = [client.call("/a.Health/List") for _ in range(2)]
     finally:
         server.stop(None).wait(10)
-    assert [answer.code.name for answer in answers] == ["OK", "RESOURCE_EXHAUSTED"]
-    assert answers[0].messages == [b"serving"] and "ratelimit" in answers[0].last
+    assert [result.code.name for result in results] == ["OK", "RESOURCE_EXHAUSTED"]
+    assert results[0].messages == [b"serving"] and "ratelimit" in results[0].last
 
 
-def test_a_call_for_a_thread_whose_client_leaves_is_judged_no_further() -> None:
-    begun, left = threading.Event(), threading.Event()
+def test_the_decision_on_a_call_of_a_threaded_handler_ends_when_its_client_cancels() -> None:
+    started, ended = threading.Event(), threading.Event()
 
     async def exempt(call: Any) -> bool:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            left.set()
+            ended.set()
         return False
 
     with serving("asyncio, handlers of threads", limits="1/minute", exempt=exempt) as (server, client):
         call: Any = client.channel.unary_unary("/shop.Shop/Read").future(b"a")
-        assert begun.wait(10)
+        assert started.wait(10)
         call.cancel()
-        assert left.wait(10)
+        assert ended.wait(10)
     assert not server.handlers.reached
 
 
-def test_calls_whose_clients_have_left_already_are_counted_for_nobody_else(colour: str) -> None:
-    """gRPC does not know the peer of some of them, as the load on the machine has it."""
+def test_calls_whose_clients_have_cancelled_already_are_counted_for_no_other_client(colour: str) -> None:
+    """gRPC does not know the peer of some of these calls, depending on the load of the machine."""
     addresses: set[str] = set()
     options: dict[str, Any] = {"on_decision": lambda call, decision: addresses.add(call.client_ip)}
     with serving(colour, limits="100000/minute", **options) as (_, client):
@@ -700,17 +710,17 @@ def test_calls_whose_clients_have_left_already_are_counted_for_nobody_else(colou
     assert addresses == {"127.0.0.1"}
 
 
-def test_the_address_of_a_client_that_has_left_is_still_known() -> None:
-    """gRPC's own context ends the process where it is asked for the peer of a call that is over."""
+def test_the_address_of_a_client_that_has_cancelled_is_still_known() -> None:
+    """The context of gRPC itself aborts the process when it reads the peer of a call that is over."""
     addresses: list[str] = []
-    asked = threading.Event()
+    cancelled = threading.Event()
 
     def counts(call: Any, response: Response) -> bool:
         addresses.append(call.client_ip)
         return True
 
     def messages() -> Iterator[bytes]:
-        asked.wait(10)
+        cancelled.wait(10)
         yield b"late"
 
     with serving("asyncio, handlers of threads", limits="5/minute", key=header("x-user"), counts=counts) as (
@@ -720,18 +730,18 @@ def test_the_address_of_a_client_that_has_left_is_still_known() -> None:
         call: Any = client.channel.stream_unary("/shop.Shop/Save").future(messages(), metadata=[("x-user", "ann")])
         until(lambda: server.handlers.reached["Save"])
         call.cancel()
-        asked.set()
+        cancelled.set()
         until(lambda: addresses)
     assert addresses == ["127.0.0.1"]
 
 
-def test_a_stream_that_is_answered_by_callbacks_is_in_flight_until_it_ends() -> None:
-    """As the Watch of grpcio-health-checking, whose handler returns at once."""
+def test_a_stream_with_responses_by_callbacks_is_in_flight_until_it_ends() -> None:
+    """The handler of Watch of grpcio-health-checking returns at once like this one."""
     sends: list[Callable[[Any], None]] = []
-    told: list[Response] = []
+    counted: list[Response] = []
 
     def counts(call: Any, response: Response) -> bool:
-        told.append(response)
+        counted.append(response)
         return True
 
     def watch(message: bytes, context: Any, send: Callable[[Any], None]) -> None:
@@ -775,12 +785,12 @@ def test_a_stream_that_is_answered_by_callbacks_is_in_flight_until_it_ends() -> 
             until(lambda: begins(b"fail") is StatusCode.UNKNOWN)
             until(lambda: begins() is None)
             streams[-1].cancel()
-            until(lambda: len(told) == 4)
+            until(lambda: len(counted) == 4)
     finally:
         server.stop(None).wait(10)
     cancelled, unknown = StatusCode.CANCELLED.value[0], StatusCode.UNKNOWN.value[0]
-    assert [response.status for response in told] == [cancelled, 0, unknown, cancelled]
-    assert told[0].body_bytes == len(b"serving")
+    assert [response.status for response in counted] == [cancelled, 0, unknown, cancelled]
+    assert counted[0].body_bytes == len(b"serving")
 
 
 @pytest.mark.parametrize("interceptor", [RateLimitInterceptor, AsyncRateLimitInterceptor])
@@ -796,7 +806,7 @@ def test_a_stream_that_is_answered_by_callbacks_is_in_flight_until_it_ends() -> 
         ({"limits": "1/minute", "missing": "x"}, "missing is one of"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_told_at_once(interceptor: Any, options: dict[str, Any], message: str) -> None:
+def test_wrong_options_raise_at_once(interceptor: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         interceptor(**options)
     with pytest.raises(TypeError, match="no option is named limit"):
@@ -804,12 +814,12 @@ def test_what_cannot_be_used_is_told_at_once(interceptor: Any, options: dict[str
 
 
 class WaitingStore(MemoryStore):
-    """Waits for I/O, in threads alone."""
+    """A store that waits for I/O and only works in threads."""
 
     blocking = True
 
 
-def test_a_store_that_would_block_the_event_loop_is_told_at_once() -> None:
+def test_a_store_that_would_block_the_event_loop_raises_at_once() -> None:
     with pytest.raises(ConfigError, match="waits for I/O in threads alone"):
         AsyncRateLimitInterceptor(limits="1/minute", store=WaitingStore())
     RateLimitInterceptor(limits="1/minute", store=WaitingStore()).close()
@@ -823,13 +833,15 @@ def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_metadata_sent_twice_are_one_key_for_all_who_do_so(colour: str) -> None:
+def test_metadata_sent_twice_are_one_key_for_all_clients_that_do_so(colour: str) -> None:
     with serving(colour, limits="3/minute", key=api_key("x-api-key"), clock=ManualClock()) as (_, client):
 
         def code(*values: str) -> str:
-            ask = client.channel.unary_unary("/shop.Shop/Read")
+            call_read = client.channel.unary_unary("/shop.Shop/Read")
             try:
-                return str(ask.with_call(b"a", metadata=[("x-api-key", value) for value in values])[1].code().name)
+                return str(
+                    call_read.with_call(b"a", metadata=[("x-api-key", value) for value in values])[1].code().name
+                )
             except grpc.RpcError as error:
                 return str(error.code().name)
 

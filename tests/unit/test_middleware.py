@@ -94,19 +94,21 @@ class Client:
             self.app = wsgi.RateLimitMiddleware(plain_wsgi, policy, **options)
         self.kind = kind
 
-    def ask(self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str) -> httpx.Response:
+    def request(
+        self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str
+    ) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.kind == "wsgi":
             transport = httpx.WSGITransport(self.app, remote_addr=client)
             with httpx.Client(transport=transport, base_url="http://shop.example") as session:
                 return session.request(method, path, headers=named)
 
-        async def ask() -> httpx.Response:
+        async def send() -> httpx.Response:
             asgi_transport = httpx.ASGITransport(self.app, client=(client, 1234))
             async with httpx.AsyncClient(transport=asgi_transport, base_url="http://shop.example") as session:
                 return await session.request(method, path, headers=named)
 
-        return asyncio.run(ask())
+        return asyncio.run(send())
 
 
 @pytest.fixture(params=["asgi", "wsgi"])
@@ -115,50 +117,50 @@ def kind(request: pytest.FixtureRequest) -> str:
     return param
 
 
-def statuses(client: Client, *asks: dict[str, Any]) -> list[int]:
-    return [client.ask(**ask).status_code for ask in asks]
+def statuses(client: Client, *requests: dict[str, Any]) -> list[int]:
+    return [client.request(**request).status_code for request in requests]
 
 
 def test_plain_limits_count_each_address(kind: str) -> None:
     client = Client(kind, limits="2/minute", clock=ManualClock())
-    answers = [client.ask() for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    [(name, parameters)] = parse_list(answers[0].headers["RateLimit"])
+    responses = [client.request() for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    [(name, parameters)] = parse_list(responses[0].headers["RateLimit"])
     assert (name, parameters["r"]) == ("default", 1)
-    assert client.ask(client="203.0.113.10").status_code == 200
+    assert client.request(client="203.0.113.10").status_code == 200
 
 
 def test_a_refusal_is_a_problem_with_the_exact_time_to_retry(kind: str) -> None:
     clock = ManualClock()
     client = Client(kind, limits="1/minute", clock=clock)
-    client.ask()
-    refused = client.ask()
+    client.request()
+    refused = client.request()
     assert refused.headers["content-type"] == "application/problem+json"
     assert int(refused.headers["content-length"]) == len(refused.content)
     body = refused.json()
     assert (body["status"], body["violated-policies"]) == (429, ["default"])
     clock.advance(int(refused.headers["Retry-After"]) * 1_000_000 - 1_000_000)
-    assert client.ask().status_code == 429
+    assert client.request().status_code == 429
     clock.advance(1_000_000)
-    assert client.ask().status_code == 200
+    assert client.request().status_code == 200
 
 
 def test_every_response_has_the_fields_once(kind: str) -> None:
     client = Client(kind, limits="50/minute", headers=("draft-11", "x-delta"))
     for path in ("/", "/stream", "/missing", "/own"):
-        answer = client.ask(path)
-        assert len(answer.headers.get_list("RateLimit-Policy")) == 1, path
-        assert len(answer.headers.get_list("RateLimit")) == 1, path
-        assert len(answer.headers.get_list("X-RateLimit-Remaining")) == 1, path
-    assert client.ask("/own").headers["RateLimit"] == '"mine";r=1', "the application's own field stays"
-    assert client.ask("/stream").text == "one two three"
-    assert client.ask("/missing").status_code == 404
+        response = client.request(path)
+        assert len(response.headers.get_list("RateLimit-Policy")) == 1, path
+        assert len(response.headers.get_list("RateLimit")) == 1, path
+        assert len(response.headers.get_list("X-RateLimit-Remaining")) == 1, path
+    assert client.request("/own").headers["RateLimit"] == '"mine";r=1', "the application's own field stays"
+    assert client.request("/stream").text == "one two three"
+    assert client.request("/missing").status_code == 404
 
 
 def test_a_request_that_finds_nothing_is_counted_and_head_has_no_body(kind: str) -> None:
     client = Client(kind, limits="2/minute")
     assert statuses(client, {"path": "/missing"}, {"path": "/missing"}, {"path": "/missing"}) == [404, 404, 429]
-    head = client.ask(method="HEAD")
+    head = client.request(method="HEAD")
     assert (head.status_code, head.content) == (429, b"")
     assert int(head.headers["content-length"]) > 0
 
@@ -167,7 +169,7 @@ def test_the_preflight_of_a_browser_is_not_counted_and_other_options_are(kind: s
     client = Client(kind, limits="1/minute")
     preflight = {"method": "OPTIONS", "Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
     for _ in range(3):
-        assert client.ask(**preflight).status_code != 429
+        assert client.request(**preflight).status_code != 429
     assert statuses(client, {"method": "OPTIONS"}, {"method": "OPTIONS"})[1] == 429
 
 
@@ -210,29 +212,29 @@ def test_only_trusted_proxies_report_the_address(kind: str) -> None:
     ]
 
 
-def test_addresses_of_one_network_are_one_and_mapped_ones_are_those_that_they_map(kind: str) -> None:
+def test_addresses_of_one_network_count_together_and_mapped_ones_as_the_address_that_they_map(kind: str) -> None:
     client = Client(kind, limits="1/minute")
     assert statuses(client, {"client": "2001:db8::1"}, {"client": "2001:db8::2"}) == [200, 429]
     assert statuses(client, {"client": "::ffff:192.0.2.1"}, {"client": "192.0.2.1"}) == [200, 429]
     assert statuses(client, {"client": "::ffff:192.0.2.2"}) == [200]
 
 
-def test_a_policy_sees_the_whole_path_and_passes_what_it_does_not_name(kind: str) -> None:
+def test_a_policy_matches_the_whole_path_and_passes_paths_that_it_does_not_name(kind: str) -> None:
     client = Client(kind, POLICY)
     user = {"X_User_Id": "u1"}
-    one = [{"path": "/api/items/1", **user}, {"path": "/api/items/2", **user}, {"path": "/api/items/3", **user}]
-    assert [status == 429 for status in statuses(client, *one)] == [False, False, True]
+    items = [{"path": "/api/items/1", **user}, {"path": "/api/items/2", **user}, {"path": "/api/items/3", **user}]
+    assert [status == 429 for status in statuses(client, *items)] == [False, False, True]
     assert statuses(client, {"path": "/api/%69tems/4", **user}) == [429], "another spelling of the same path"
-    assert client.ask("/").headers.get("RateLimit") is None
-    nobody = [{"path": f"/api/items/{number}"} for number in range(3)]
-    assert [status == 429 for status in statuses(client, *nobody)] == [False, False, True], "no free pass"
+    assert client.request("/").headers.get("RateLimit") is None
+    without_user = [{"path": f"/api/items/{number}"} for number in range(3)]
+    assert [status == 429 for status in statuses(client, *without_user)] == [False, False, True], "no free pass"
 
 
 def test_a_gate_of_the_right_colour_is_used_and_not_closed(kind: str) -> None:
     gate: Any = AsyncGate(POLICY) if kind == "asgi" else Gate(POLICY)
     other: Any = Gate(POLICY) if kind == "asgi" else AsyncGate(POLICY)
     client = Client(kind, gate)
-    assert client.ask("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
+    assert client.request("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
     assert client.app._enforcer._owned is None, "the caller who opened the gate closes it"
     with pytest.raises(ConfigError, match=r"this application needs an? (Async)?Gate, not an? (Async)?Gate"):
         Client(kind, other)
@@ -245,13 +247,13 @@ def test_the_response_to_a_refused_request_can_be_replaced(kind: str) -> None:
         return Refusal(503, [("Retry-After", "7"), ("Content-Type", "text/html")], b"<p>slow down</p>")
 
     client = Client(kind, limits="1/minute", refusal=friendly)
-    client.ask()
-    other = client.ask()
-    assert (other.status_code, other.text, other.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
-    assert client.ask("/plain").status_code == 429
+    client.request()
+    refused = client.request()
+    assert (refused.status_code, refused.text, refused.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
+    assert client.request("/plain").status_code == 429
 
 
-def test_a_request_may_wait_in_line(kind: str) -> None:
+def test_a_request_can_wait_for_units(kind: str) -> None:
     clock = ManualClock()
     client = Client(kind, limits="60/minute bucket", cost=60, wait=61.0, clock=clock)
     before = clock.now_us()
@@ -262,20 +264,20 @@ def test_a_request_may_wait_in_line(kind: str) -> None:
 
 
 def test_a_queue_spaces_requests(kind: str) -> None:
-    for line in ({}, {"wait": 30.0}):
+    for options in ({}, {"wait": 30.0}):
         clock = ManualClock()
-        client = Client(kind, limits="1/second queue 5", clock=clock, **line)
+        client = Client(kind, limits="1/second queue 5", clock=clock, **options)
         before = clock.now_us()
         assert statuses(client, *[{}] * 3) == [200] * 3
-        assert clock.now_us() - before == 2_000_000, "each waits for its turn, once"
+        assert clock.now_us() - before == 2_000_000, "each request waits for its turn, once"
 
 
-def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_fails_never_causes_a_429(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headgate"):
-        answer = Client(kind, limits="1/minute", store=BrokenStore()).ask()
-    assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (200, "open")
+        response = Client(kind, limits="1/minute", store=BrokenStore()).request()
+    assert (response.status_code, response.headers["X-RateLimit-Degraded"]) == (200, "open")
     assert "nobody is there" in caplog.text
-    closed = Client(kind, limits="1/minute", store=BrokenStore(), on_store_error="closed").ask()
+    closed = Client(kind, limits="1/minute", store=BrokenStore(), on_store_error="closed").request()
     assert (closed.status_code, closed.headers["X-RateLimit-Degraded"]) == (503, "closed")
 
 
@@ -414,7 +416,7 @@ def test_a_login_that_fails_counts_and_one_that_succeeds_does_not(kind: str) -> 
     )
     assert statuses(client, *[{"path": "/"}] * 9) == [200] * 9
     assert statuses(client, *[{"path": "/missing"}] * 4) == [404, 404, 404, 429]
-    assert client.ask("/").status_code == 429, "a refused request does not reach the application"
+    assert client.request("/").status_code == 429, "a refused request does not reach the application"
 
 
 def test_a_cost_is_settled_when_the_response_is_complete(kind: str) -> None:
@@ -429,9 +431,9 @@ def test_a_cost_is_settled_when_the_response_is_complete(kind: str) -> None:
         on_decision=lambda request, decision: remaining.append(decision.remaining),
     )
     path = "/stream" if kind == "asgi" else "/"
-    body = len(client.ask(path).content)
+    body = len(client.request(path).content)
     assert body == 13
-    client.ask(path)
+    client.request(path)
     assert remaining == [80, 100 - body - 20]
 
 
@@ -449,7 +451,7 @@ def _counted(kind: str, app: Any, method: str = "GET") -> int:
     else:
         client = Client(kind, limits="5/hour")
         client.app = wsgi.RateLimitMiddleware(app, **options)
-        client.ask(method=method)
+        client.request(method=method)
     [body_bytes] = counted_bytes
     return body_bytes
 
@@ -481,7 +483,7 @@ def test_a_file_that_the_server_sends_counts(tmp_path: Path, how: str, length: b
     assert _counted("asgi", app) == (10 if how == "some of it" else 1000)
 
 
-def test_a_file_that_is_not_there_counts_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_counts_nothing(tmp_path: Path) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.pathsend", "path": str(tmp_path / "gone")})
@@ -494,7 +496,7 @@ def test_no_body_of_a_response_to_head_counts() -> None:
     assert _counted("asgi", starlette(), "HEAD") == 0
 
 
-def test_a_cost_that_turns_out_higher_takes_what_remains(kind: str) -> None:
+def test_a_cost_that_is_higher_than_its_estimate_consumes_the_remaining_units(kind: str) -> None:
     remaining: list[int | None] = []
     client = Client(
         kind,
@@ -513,11 +515,11 @@ def test_counts_that_fails_leaves_the_charge_and_is_logged(kind: str, caplog: py
     assert "the request counts as it was charged" in caplog.text
 
 
-def test_an_application_that_raises_has_answered_500(kind: str) -> None:
-    seen = []
+def test_an_application_that_raises_is_settled_as_a_500(kind: str) -> None:
+    counted_statuses = []
 
     def counts(request: Request, response: Any) -> bool:
-        seen.append(response.status)
+        counted_statuses.append(response.status)
         return False
 
     def broken(*_: Any) -> Any:
@@ -527,8 +529,8 @@ def test_an_application_that_raises_has_answered_500(kind: str) -> None:
     client.app.app = broken
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            client.ask()
-    assert seen == [500] * 3
+            client.request()
+    assert counted_statuses == [500] * 3
 
 
 def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
@@ -545,12 +547,12 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
         app, limits="5/hour", clock=ManualClock(), counts=lambda request, response: response.status == 401
     )
 
-    async def ask(session: httpx.AsyncClient) -> int:
+    async def guess(session: httpx.AsyncClient) -> int:
         return (await session.get("http://shop.example/")).status_code
 
     async def main() -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(middleware)) as session:
-            return await asyncio.gather(*[ask(session) for _ in range(50)])
+            return await asyncio.gather(*[guess(session) for _ in range(50)])
 
     assert sorted(asyncio.run(main())) == [401] * 5 + [429] * 45
     assert reached == 5
@@ -590,7 +592,7 @@ def test_fields_are_added_to_a_head_once(send_with_fields: Any, own: Any, expect
 
     send = send_with_fields(note, fields)
     given = list(own) if isinstance(own, list) else own
-    for again in range(2):  # an application may send the same list again
+    for again in range(2):  # an application can send the same list again
         assert send({"type": kind, "headers": given}) == "awaitable"
         assert sent[again] == {"type": kind, "headers": expected}
     assert given == own and fields == OURS
@@ -619,9 +621,9 @@ def test_a_head_that_an_application_sends_again_is_not_changed(send_with_fields:
     sent: list[Any] = []
     plain = {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
     for head in (plain, MappingProxyType(plain)):
-        for left in (b"4", b"3"):
-            send_with_fields(sent.append, [(b"ratelimit", left)])(head)
-            assert sent[-1] == {**plain, "headers": [(b"a", b"1"), (b"ratelimit", left)]}
+        for remaining in (b"4", b"3"):
+            send_with_fields(sent.append, [(b"ratelimit", remaining)])(head)
+            assert sent[-1] == {**plain, "headers": [(b"a", b"1"), (b"ratelimit", remaining)]}
     assert plain == {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
 
 
@@ -636,7 +638,9 @@ def test_each_client_gets_its_own_fields_from_an_application_with_one_head(count
     middleware = asgi.RateLimitMiddleware(app, limits="5/hour", clock=ManualClock(), **counts)
     client = Client("asgi", limits="5/hour")
     client.app = middleware
-    headers = [client.ask(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    headers = [
+        client.request(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")
+    ]
     assert [fields.partition(";")[2].partition(";")[0] for fields in headers] == ["r=4", "r=3", "r=4"]
 
 
@@ -723,9 +727,9 @@ def test_a_native_call_that_fails_is_not_repeated(kind: str, choice: Any, monkey
     client = Client(kind, limits="1/minute", on_store_error=choice)
     client.app._enforcer.decide = lambda request: pytest.fail("it is decided again")
     for number in range(1, 3):
-        answer = client.ask()
-        assert answer.status_code == (200 if choice == "open" else 503)
-        assert answer.headers["X-RateLimit-Degraded"] == choice
+        response = client.request()
+        assert response.status_code == (200 if choice == "open" else 503)
+        assert response.headers["X-RateLimit-Degraded"] == choice
         assert len(calls) == number
 
 
@@ -739,17 +743,17 @@ def test_an_error_of_the_application_is_not_handled_as_one_of_the_limiter() -> N
         asyncio.run(app(scope, UNUSED, UNUSED))
 
 
-@pytest.mark.parametrize("sent", ["shop.example", "user@Shop.example:80", "other.example:1@shop.example"])
-def test_a_rule_for_a_host_is_for_requests_that_name_it_behind_a_user(sent: str) -> None:
+@pytest.mark.parametrize("host", ["shop.example", "user@Shop.example:80", "other.example:1@shop.example"])
+def test_a_rule_for_a_host_matches_requests_that_name_it_after_a_user(host: str) -> None:
     rule = {"name": "shop", "by": ["host"], "match": {"host": "shop.example"}, "limits": "1/hour"}
     policy = {"version": 1, "exempt": [{"host": "user"}], "rules": [rule]}
     app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), policy=policy)
-    assert [drive_scope(app, "/", headers=[(b"host", sent.encode())])[0]["status"] for _ in range(2)] == [200, 429]
+    assert [drive_scope(app, "/", headers=[(b"host", host.encode())])[0]["status"] for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("by", ["ip", "method"])
 def test_a_method_that_is_sent_in_small_letters_is_the_one_in_capitals(by: str) -> None:
     rule = {"name": "login", "by": [by], "match": {"method": "POST"}, "limits": "1/hour"}
     app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), {"version": 1, "rules": [rule]})
-    answers = [drive_scope(app, "/", method=method)[0]["status"] for method in ("POST", "post", "Post", "pOST")]
-    assert answers == [405, 429, 429, 429]
+    received = [drive_scope(app, "/", method=method)[0]["status"] for method in ("POST", "post", "Post", "pOST")]
+    assert received == [405, 429, 429, 429]

@@ -21,8 +21,8 @@ from headgate import MemoryStore
 from headgate.http import asgi, wsgi
 from headgate.testing import ManualClock
 
-Ask = Callable[[str], int]
-Make = Callable[..., Ask]
+StatusOf = Callable[[str], int]
+Make = Callable[..., StatusOf]
 OUTER, INNER = "4/minute", "2/minute"
 
 
@@ -39,18 +39,18 @@ def user(request: Any) -> Any:
     return request.headers.get("X-User")
 
 
-def of_asgi(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
+def of_asgi(outer: dict[str, Any], inner: dict[str, Any]) -> StatusOf:
     app = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(Starlette(routes=[Route("/", read)]), **inner), **outer)
     return lambda name: ask(app, headers={"X-User": name}).status_code
 
 
-def of_starlette(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
+def of_starlette(outer: dict[str, Any], inner: dict[str, Any]) -> StatusOf:
     between = [Middleware(GZipMiddleware), Middleware(asgi.RateLimitMiddleware, **inner)]
     app = Starlette(routes=[Route("/", read)], middleware=[Middleware(asgi.RateLimitMiddleware, **outer), *between])
     return lambda name: ask(app, headers={"X-User": name}).status_code
 
 
-def of_wsgi(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
+def of_wsgi(outer: dict[str, Any], inner: dict[str, Any]) -> StatusOf:
     app = wsgi.RateLimitMiddleware(wsgi.RateLimitMiddleware(site, **inner), **outer)
 
     def status_of(name: str) -> int:
@@ -60,10 +60,10 @@ def of_wsgi(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
     return status_of
 
 
-EVERYWHERE = pytest.mark.parametrize("make", [of_asgi, of_starlette, of_wsgi])
+FOR_EACH_KIND = pytest.mark.parametrize("make", [of_asgi, of_starlette, of_wsgi])
 
 
-@EVERYWHERE
+@FOR_EACH_KIND
 @pytest.mark.parametrize("shared", [False, True], ids=["a store each", "one store"])
 @pytest.mark.parametrize("outer", [{}, {"exempt": lambda request: False}, {"counts": lambda request, response: True}])
 def test_a_request_that_the_inner_one_refuses_is_not_charged_by_the_outer_one(
@@ -72,10 +72,10 @@ def test_a_request_that_the_inner_one_refuses_is_not_charged_by_the_outer_one(
     shared_options: dict[str, Any] = {"clock": ManualClock(), **({"store": MemoryStore()} if shared else {})}
     status_of = make({"limits": OUTER, **outer, **shared_options}, {"limits": INNER, "key": user, **shared_options})
     assert [status_of(name) for name in "aaaaaa"] == [200] * 2 + [429] * 4
-    assert [status_of(name) for name in "bbb"] == [200] * 2 + [429]  # by the outer one
+    assert [status_of(name) for name in "bbb"] == [200] * 2 + [429]  # the outer middleware refuses the last
 
 
-@EVERYWHERE
+@FOR_EACH_KIND
 def test_a_request_that_an_inner_policy_refuses_is_not_charged_by_the_outer_one(make: Make) -> None:
     policy = {"version": 1, "identities": {"user": {"header": "X-User"}}, "rules": [{"by": ["user"], "limits": INNER}]}
     policy["rules"][0]["name"] = "each"  # type: ignore[index]
@@ -94,7 +94,7 @@ def test_of_three_nested_middlewares_all_charge_or_none() -> None:
     assert ask(app).headers["RateLimit"].startswith('"default";r=0')
 
 
-def test_a_request_of_an_application_to_itself_takes_back_only_its_own_charge() -> None:
+def test_a_request_of_an_application_to_itself_returns_only_its_own_charge() -> None:
     clock = ManualClock()
     remaining: list[int | None] = []
     statuses: list[int] = []
@@ -121,7 +121,7 @@ def test_a_request_of_an_application_to_itself_takes_back_only_its_own_charge() 
     assert ask(app, "/batch").status_code == 200
     assert statuses == [429]
     assert ask(app, "/other").status_code == 404
-    assert remaining == [3, 2, 1, 1]  # "/", "/batch", what that asked and gave back, "/other"
+    assert remaining == [3, 2, 1, 1]  # "/", "/batch", its inner request whose charge was returned, "/other"
 
 
 def test_a_request_that_passes_two_middlewares_has_the_fields_once() -> None:

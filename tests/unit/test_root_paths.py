@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below need its settings
 
 # isort: split
 
@@ -48,7 +48,7 @@ POLICY = {
 
 def fastapi(**options: Any) -> FastAPI:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer ones ask for the root path of the server instead
+        warnings.simplefilter("ignore")  # newer versions recommend the root path of the server instead
         app = FastAPI(**options)
     for path in ("/login", "/search", "/health", "/token/{id}"):
         app.add_api_route(path, lambda: "here")
@@ -66,7 +66,7 @@ def outside(root_path: str) -> Any:
 
 
 def of_the_server(root_path: str) -> Any:
-    """Return an application behind a server that adds its root path to no path, as hypercorn, granian, gunicorn."""
+    """Return an application behind a server that adds its root path to no path: hypercorn, granian or gunicorn."""
     app = RateLimitMiddleware(fastapi(), policy=POLICY, clock=ManualClock())
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
@@ -76,12 +76,12 @@ def of_the_server(root_path: str) -> Any:
 
 
 def statuses(app: Any, *paths: str, root_path: str = "") -> list[int]:
-    async def ask() -> list[int]:
+    async def send() -> list[int]:
         transport = httpx.ASGITransport(app, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client:
             return [(await client.get(path)).status_code for path in paths]
 
-    return asyncio.run(ask())
+    return asyncio.run(send())
 
 
 @pytest.mark.parametrize("build", [inside, outside, of_the_server])
@@ -93,7 +93,7 @@ def test_no_path_with_a_root_path_evades_its_rule(build: Callable[[str], Any]) -
 
 
 @pytest.mark.parametrize("build", [inside, outside, of_the_server])
-def test_a_rule_and_an_exemption_may_name_the_root_path(build: Callable[[str], Any]) -> None:
+def test_a_rule_and_an_exemption_can_name_the_root_path(build: Callable[[str], Any]) -> None:
     app = build("/shop")
     assert statuses(app, "/shop/search", "/shop/search", "/shop/health", "/shop/health") == [200, 429, 200, 200]
     assert statuses(build("/shop"), "/search", "/search", "/shop/search") == [200, 429, 429]
@@ -101,7 +101,7 @@ def test_a_rule_and_an_exemption_may_name_the_root_path(build: Callable[[str], A
 
 def test_the_attribute_root_path_of_quart_is_a_folder_and_is_ignored() -> None:
     class Folder:
-        root_path = "/srv/shop"  # of Quart
+        root_path = "/srv/shop"  # a folder in Quart
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             assert scope["root_path"] == ""
@@ -153,20 +153,20 @@ def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> Non
     assert passed == [True, False, True, False]
     gate = Gate(POLICY, clock=ManualClock())
     mounted = [hit(gate, "/admin/login", "/admin", app_root_path="") for _ in range(2)]
-    assert mounted == [True, True], "a mount of Starlette"
+    assert mounted == [True, True], "a mount of Starlette has no root path"
     wsgi = [RequestFactory(SCRIPT_NAME="/shop").get("/login") for _ in range(2)]
     assert all(gate.hit(DjangoRequest(request)) for request in wsgi), "WSGI has the whole path: /shop/login"
 
 
-@pytest.mark.parametrize("sent", ["/a1", "/a1/", "/", "/other,/a1"])
-def test_no_mount_in_a_header_evades_a_rule(sent: str) -> None:
+@pytest.mark.parametrize("header", ["/a1", "/a1/", "/", "/other,/a1"])
+def test_no_mount_in_a_header_evades_a_rule(header: str) -> None:
     """As in the environ of gunicorn behind a proxy that passes on SCRIPT_NAME."""
-    mount = sent.rpartition(",")[2]
-    environ = {**RequestFactory().get("/").environ, "HTTP_SCRIPT_NAME": sent, "SCRIPT_NAME": mount}
+    mount = header.rpartition(",")[2]
+    environ = {**RequestFactory().get("/").environ, "HTTP_SCRIPT_NAME": header, "SCRIPT_NAME": mount}
     path = "login" if mount.endswith("/") else "/login"
 
     def start_response(status: str, headers: list[tuple[str, str]]) -> None:
-        seen.append(status)
+        statuses_sent.append(status)
 
     def site(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         start_response("200 OK", [])
@@ -174,14 +174,14 @@ def test_no_mount_in_a_header_evades_a_rule(sent: str) -> None:
 
     for limited in (wsgi.RateLimitMiddleware, FlaskMiddleware):
         app = limited(site, policy=POLICY, clock=ManualClock())
-        seen: list[str] = []
+        statuses_sent: list[str] = []
         for request_environ in (environ | {"PATH_INFO": path}, environ | {"PATH_INFO": path}):
             app(request_environ, start_response)
-        assert seen == ["200 OK", "429 Too Many Requests"], limited
+        assert statuses_sent == ["200 OK", "429 Too Many Requests"], limited
         inside = environ | {"SCRIPT_NAME": f"{mount}/shop", "PATH_INFO": "/search"}  # an application mounted further in
         app(inside, start_response)
         app(inside, start_response)
-        assert seen[2:] == ["200 OK", "429 Too Many Requests"], limited
+        assert statuses_sent[2:] == ["200 OK", "429 Too Many Requests"], limited
     gate = Gate(POLICY, clock=ManualClock())
     request_environ = environ | {"PATH_INFO": path}
     assert [bool(gate.hit(DjangoRequest(WSGIRequest(dict(request_environ))))) for _ in range(2)] == [True, False]

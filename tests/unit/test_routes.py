@@ -1,4 +1,4 @@
-"""The table of routes: what is answered where, and that the page and the docs list the same."""
+"""The table of routes: the handler of each path, and that the page and the docs list the same routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"
 CHECK = b'{"request": {"path": "/"}}'
 
 
-def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
+def respond_to(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
     async def main() -> ServiceResponse:
         return await answered(service.answer(ServiceRequest(method, path, [], "127.0.0.1", body)))
 
@@ -33,33 +33,33 @@ def service() -> Service:
 
 
 def test_a_new_endpoint_is_one_row() -> None:
-    def told(request: ServiceRequest, rest: str) -> ServiceResponse:
+    def handle(request: ServiceRequest, rest: str) -> ServiceResponse:
         return ServiceResponse(200, TEXT, f"{request.method} {rest}".encode())
 
     table = RouteTable([
-        Route(GET, "/a", told, "reads"), Route(POST, "/a", told, "writes", reads_body=True),
-        Route(ANY, "/a/{key}", told, "is any"), Route(GET, "/b/{key}", told, "reads below"),
+        Route(GET, "/a", handle, "reads"), Route(POST, "/a", handle, "writes", reads_body=True),
+        Route(ANY, "/a/{key}", handle, "is any"), Route(GET, "/b/{key}", handle, "reads below"),
     ])  # fmt: skip
 
-    def asked(method: str, path: str) -> tuple[int, bytes]:
+    def reply_to(method: str, path: str) -> tuple[int, bytes]:
         response = table.reply(ServiceRequest(method, path, [], "", b""))
         assert isinstance(response, ServiceResponse)
         return response.status, dict(response.headers).get(b"allow", response.body)
 
-    assert [asked(method, "/a") for method in ("GET", "HEAD", "POST", "PUT")] == [
+    assert [reply_to(method, "/a") for method in ("GET", "HEAD", "POST", "PUT")] == [
         (200, b"GET "), (200, b"HEAD "), (200, b"POST "), (405, b"GET, HEAD, POST"),
     ]  # fmt: skip
-    assert [asked("PUT", "/a/x/y"), asked("GET", "/b/x"), asked("POST", "/b/x")] == [
+    assert [reply_to("PUT", "/a/x/y"), reply_to("GET", "/b/x"), reply_to("POST", "/b/x")] == [
         (200, b"PUT x/y"), (200, b"GET x"), (405, b"GET, HEAD"),
     ]  # fmt: skip
-    assert asked("GET", "/c")[0] == 404
+    assert reply_to("GET", "/c")[0] == 404
     assert [table.wants_body("POST", "/a"), table.wants_body("GET", "/a"), table.wants_body("POST", "/a/x")] == [
         True, False, False,
     ]  # fmt: skip
 
 
-def test_what_is_not_there_is_named_and_the_way_to_what_is(service: Service) -> None:
-    response = ask(service, "GET", "/v2/check")
+def test_the_404_of_an_unknown_path_names_it_and_the_list_of_paths(service: Service) -> None:
+    response = respond_to(service, "GET", "/v2/check")
     assert (response.status, json.loads(response.body)["detail"]) == (404, "no such path: /v2/check; see GET /")
 
 
@@ -68,34 +68,36 @@ def test_what_is_not_there_is_named_and_the_way_to_what_is(service: Service) -> 
     [("GET", "/v1/check", b"POST"), ("POST", "/metrics", b"GET, HEAD"), ("PUT", "/", b"GET, HEAD"),
      ("DELETE", "/v1/check/schema", b"GET, HEAD")],
 )  # fmt: skip
-def test_another_method_is_told_which_are_allowed(service: Service, method: str, path: str, allow: bytes) -> None:
-    response = ask(service, method, path)
+def test_the_405_of_another_method_names_the_allowed_methods(
+    service: Service, method: str, path: str, allow: bytes
+) -> None:
+    response = respond_to(service, method, path)
     assert (response.status, dict(response.headers)[b"allow"]) == (405, allow)
 
 
 @pytest.mark.parametrize("path", ["/v1/check", "/v1/%63heck"])
-def test_a_body_is_read_exactly_where_it_is_judged(service: Service, path: str) -> None:
+def test_a_body_is_read_only_on_paths_that_decide_by_it(service: Service, path: str) -> None:
     assert service.wants_body("POST", path)
-    assert ask(service, "POST", path, CHECK).status == 200
-    for method, other in (("GET", path), ("POST", "/check/default"), ("POST", "/nowhere")):
-        assert not service.wants_body(method, other)
+    assert respond_to(service, "POST", path, CHECK).status == 200
+    for method, other_path in (("GET", path), ("POST", "/check/default"), ("POST", "/nowhere")):
+        assert not service.wants_body(method, other_path)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_what_follows_a_prefix_is_the_routes_own(service: Service, method: str) -> None:
-    assert ask(service, method, "/check/default/a/b").status == 200
-    assert ask(service, method, "/check/%64efault").status == 404  # a ruleset is named as it is
-    assert ask(service, method, "/check").status == 404
+def test_the_route_of_a_prefix_receives_the_rest_of_the_path(service: Service, method: str) -> None:
+    assert respond_to(service, method, "/check/default/a/b").status == 200
+    assert respond_to(service, method, "/check/%64efault").status == 404  # the name of a ruleset is not decoded
+    assert respond_to(service, method, "/check").status == 404
 
 
 def test_the_schema_of_a_body_is_published(service: Service) -> None:
-    response = ask(service, "GET", "/v1/check/schema")
+    response = respond_to(service, "GET", "/v1/check/schema")
     assert (response.status, response.content_type) == (200, b"application/json")
     assert json.loads(response.body)["title"] == "Body of POST /v1/check"
 
 
 def test_the_page_and_the_docs_list_all_routes(service: Service) -> None:
-    page = ask(service, "GET", "/").body.decode()
+    page = respond_to(service, "GET", "/").body.decode()
     table = DOCS.read_text().partition("| path | |\n| --- | --- |\n")[2].partition("\n\n")[0]
     listed = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line).strip("| ").split(" | ") for line in table.splitlines()]
     assert listed == [[f"`{route.name}`", route.summary] for route in service.routes.routes]

@@ -1,4 +1,4 @@
-"""Limits of routes in Starlette, asked without a server."""
+"""Limits of Starlette routes, without a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from headgate.testing import ManualClock
 
 
 class Limits(RateLimits):
-    """Limits on a clock that stands, which note the scope that each request was counted under."""
+    """Limits on a manual clock, which record the scope under which each request was counted."""
 
     def __init__(self, scopes: list[str], **defaults: Any) -> None:
         self.clock = ManualClock()
@@ -53,11 +53,11 @@ async def read(request: Request) -> Response:
     return PlainTextResponse("read")
 
 
-def one(endpoint: Any, path: str = "/", **options: Any) -> Starlette:
+def app_with(endpoint: Any, path: str = "/", **options: Any) -> Starlette:
     return Starlette(routes=[Route(path, endpoint, **options)])
 
 
-# What is counted together: the template
+# Requests to one route template count together
 
 
 def test_methods_of_a_class_count_together_however_a_client_spells_them(limits: Limits) -> None:
@@ -71,8 +71,8 @@ def test_methods_of_a_class_count_together_however_a_client_spells_them(limits: 
             await response(self.scope, self.receive, self.send)
 
     app = Starlette(routes=[Route("/", Items)])
-    answers = [drive(app, "/", method=method)[0]["status"] for method in ("POST", "post", "pOsT", "POST")]
-    assert answers == [200, 429, 429, 429]
+    responses = [drive(app, "/", method=method)[0]["status"] for method in ("POST", "post", "pOsT", "POST")]
+    assert responses == [200, 429, 429, 429]
 
 
 def test_an_endpoint_counts_under_its_whole_template(limits: Limits) -> None:
@@ -96,18 +96,18 @@ def test_an_endpoint_counts_under_its_whole_template(limits: Limits) -> None:
             Host("{shop}.example", app=Router([Mount("/host", app=inner)])),
         ]
     )
-    asked = {
+    scopes_by_path = {
         "/f/a/b": "GET /f/{p:path}",
         "/api/v1/items/7": "GET,POST /api/v1/items/{id:int}",
         "/api/v1/class/7": "GET /api/v1/class/{id}",
         "/acme/x/items/7": "GET,POST /{tenant}/x/items/{id:int}",
         "/host/items/7": "GET,POST {shop}.example/host/items/{id:int}",
     }
-    assert statuses(app, *asked) == [200] * len(asked)
-    assert limits.scopes == [*asked.values()]
+    assert statuses(app, *scopes_by_path) == [200] * len(scopes_by_path)
+    assert limits.scopes == [*scopes_by_path.values()]
     limits.scopes.clear()
-    assert statuses(app, *[f"/edge{path}" for path in asked], root_path="/edge") == [200] * len(asked)
-    assert limits.scopes == [*asked.values()]
+    assert statuses(app, *[f"/edge{path}" for path in scopes_by_path], root_path="/edge") == [200] * len(scopes_by_path)
+    assert limits.scopes == [*scopes_by_path.values()]
     limits.scopes.clear()
     assert ask(app, "/api/v1/class/7", "POST").text == "posted"
     assert ask(app, "/api/v1/class/7", "HEAD").status_code == 200
@@ -115,40 +115,42 @@ def test_an_endpoint_counts_under_its_whole_template(limits: Limits) -> None:
 
 
 @pytest.mark.parametrize("peer", [("203.0.113.9", 1), ("2001:db8::7", 1), ["203.0.113.9", 1], ("", 0), None])
-def test_both_ways_of_asking_count_the_same_keys(peer: Any) -> None:
+def test_both_call_styles_count_the_same_keys(peer: Any) -> None:
     clock, store = ManualClock(), MemoryStore()
-    kinds: list[dict[str, Any]] = [{}, {"scope": "all"}, {"scope": ""}]
-    for where in kinds:
+    option_sets: list[dict[str, Any]] = [{}, {"scope": "all"}, {"scope": ""}]
+    for options in option_sets:
         apps = [
-            one(RateLimits(clock=clock, store=store, **options_of(how))("9/minute", name="x", **where)(read))
-            for how in CALL_STYLES
+            app_with(RateLimits(clock=clock, store=store, **options_of(style))("9/minute", name="x", **options)(read))
+            for style in CALL_STYLES
         ]
-        told = [dict(drive(app, "/", client=peer)[0]["headers"])[b"ratelimit"] for app in apps * 2]
-        assert [re.match(rb'"x";r=(\d)', field)[1] for field in told] == [b"8", b"7", b"6", b"5"]  # type: ignore[index]
+        fields = [dict(drive(app, "/", client=peer)[0]["headers"])[b"ratelimit"] for app in apps * 2]
+        assert [re.match(rb'"x";r=(\d)', field)[1] for field in fields] == [b"8", b"7", b"6", b"5"]  # type: ignore[index]
 
 
-@pytest.mark.skipif(cores.native is None, reason="nothing is asked natively")
+@pytest.mark.skipif(cores.native is None, reason="there is no native call")
 @pytest.mark.parametrize("choice", ["open", "closed"])
-def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_a_native_call_that_fails_is_not_repeated(choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = []
 
-    def late(scope: Any, template: str) -> Any:
-        asked.append(template)
+    def time_out(scope: Any, template: str) -> Any:
+        templates.append(template)
         raise StoreTimeout("another process holds the shard")
 
-    gate = SimpleNamespace(decide=None, decide_route=late)
+    gate = SimpleNamespace(decide=None, decide_route=time_out)
     monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, writes_fields, websockets: gate)
-    monkeypatch.setattr(RequestLimits, "_decide", lambda self, request: pytest.fail("it is asked again"))
-    answer = ask(one(RateLimits()("1/minute", on_store_error=choice)(read)))
-    assert answer.status_code == (200 if choice == "open" else 503)
-    assert answer.headers["X-RateLimit-Degraded"] == choice
-    assert asked == ["GET /"]
+    monkeypatch.setattr(
+        RequestLimits, "_decide", lambda self, request: pytest.fail("the limit is checked a second time")
+    )
+    response = ask(app_with(RateLimits()("1/minute", on_store_error=choice)(read)))
+    assert response.status_code == (200 if choice == "open" else 503)
+    assert response.headers["X-RateLimit-Degraded"] == choice
+    assert templates == ["GET /"]
 
 
 @pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503)])
-def test_a_redis_that_is_gone_is_what_the_option_says(choice: Any, status: int) -> None:
-    answer = ask(one(RateLimits(store=NO_REDIS)("1/minute", on_store_error=choice)(read)))
-    assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
+def test_without_redis_the_option_chooses_the_status(choice: Any, status: int) -> None:
+    response = ask(app_with(RateLimits(store=NO_REDIS)("1/minute", on_store_error=choice)(read)))
+    assert (response.status_code, response.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
 def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> None:
@@ -165,12 +167,12 @@ def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> Non
             await app({**scope, "client": ("203.0.113.9", 1)}, receive, send)
         return gc.collect()
 
-    limited = one(limits("1000/minute")(limits("2000/minute", key=lambda request: "all")(read)))
-    asyncio.run(garbage(limited))  # what is made once
+    limited = app_with(limits("1000/minute")(limits("2000/minute", key=lambda request: "all")(read)))
+    asyncio.run(garbage(limited))  # creates what is created once
     gc.disable()
     gc.freeze()
     try:
-        # What each request leaves is there in each round; what other threads of the process drop is not.
+        # Garbage of requests is found in each round, garbage of other threads of the process is not.
         assert min(asyncio.run(garbage(limited)) for _ in range(5)) <= 50
     finally:
         gc.unfreeze()
@@ -178,11 +180,11 @@ def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> Non
 
 
 def test_concrete_paths_are_no_keys(limits: Limits) -> None:
-    app = one(limits("2/minute")(read), "/u/{user}")
+    app = app_with(limits("2/minute")(read), "/u/{user}")
     assert statuses(app, "/u/1", "/u/2", "/u/3") == [200, 200, 429]
 
 
-def test_a_limit_before_a_mount_counts_each_route_and_what_finds_none(limits: Limits) -> None:
+def test_a_limit_before_a_mount_counts_each_route_and_requests_without_a_route(limits: Limits) -> None:
     class Counter(HTTPEndpoint):
         async def get(self, request: Request) -> Response:
             return PlainTextResponse("got")
@@ -201,8 +203,8 @@ def test_a_limit_before_a_mount_counts_each_route_and_what_finds_none(limits: Li
     assert set(limits.scopes) == {"GET /{tenant}/a/{id}", "/{tenant}/{path:path}", "/{tenant}/class"}
 
 
-@pytest.mark.parametrize("stands", ["before the route", "before the application"])
-def test_a_limit_leaves_out_the_methods_of_a_class_that_are_exempt(limits: Limits, stands: str) -> None:
+@pytest.mark.parametrize("placement", ["before the route", "before the application"])
+def test_a_limit_does_not_count_the_exempt_methods_of_a_class(limits: Limits, placement: str) -> None:
     class Status(HTTPEndpoint):
         @exempt
         async def get(self, request: Request) -> Response:
@@ -212,14 +214,14 @@ def test_a_limit_leaves_out_the_methods_of_a_class_that_are_exempt(limits: Limit
             return PlainTextResponse("posted")
 
     limited = [Middleware(RouteLimit, limits="1/minute", rate_limits=limits)]
-    on_route = stands == "before the route"
+    on_route = placement == "before the route"
     routes = [Route("/", Status, middleware=limited if on_route else None)]
     app = Starlette(routes=routes, middleware=None if on_route else limited)
     assert [ask(app, "/", method).status_code for method in ("GET", "GET", "HEAD", "HEAD")] == [200] * 4
     assert [ask(app, "/", method).status_code for method in ("POST", "POST", "GET")] == [200, 429, 200]
 
 
-def test_a_limit_before_an_application_reaches_all_of_it(limits: Limits) -> None:
+def test_a_limit_before_an_application_counts_all_of_its_routes(limits: Limits) -> None:
     app = Starlette(
         routes=[Route("/a/{id}", read), Mount("/m", routes=[Route("/b", read)])],
         middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)],
@@ -228,11 +230,13 @@ def test_a_limit_before_an_application_reaches_all_of_it(limits: Limits) -> None
     assert statuses(app, "/else", method="POST") == [429]
 
 
-def test_a_limit_before_a_route_is_the_routes(limits: Limits) -> None:
-    app = one(read, "/a/{id}", middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
+def test_a_limit_before_a_route_counts_under_that_route(limits: Limits) -> None:
+    app = app_with(read, "/a/{id}", middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
     assert statuses(app, "/a/1", "/a/2") == [200, 429]
     assert limits.scopes == ["GET /a/{id}"] * 2
-    default = one(read, middleware=[Middleware(RouteLimit, limits="1/minute", clock=ManualClock(), scope=repr(limits))])
+    default = app_with(
+        read, middleware=[Middleware(RouteLimit, limits="1/minute", clock=ManualClock(), scope=repr(limits))]
+    )
     assert statuses(default, "/", "/") == [200, 429]
 
 
@@ -244,7 +248,7 @@ def test_plain_functions_run_in_their_threads(limits: Limits) -> None:
     def endpoint(request: Request) -> Response:
         return JSONResponse(threading.current_thread() is threading.main_thread())
 
-    app = one(endpoint)
+    app = app_with(endpoint)
     assert [ask(app).text, ask(app).status_code] == ["false", 429]
 
 
@@ -259,30 +263,34 @@ def test_a_class_is_limited_by_its_methods_or_its_route(limits: Limits) -> None:
         asyncio.run(limits("1/minute")(read)("nothing"))
 
 
-def test_the_name_and_the_marks_of_an_endpoint_stay(limits: Limits) -> None:
+def test_a_limited_endpoint_keeps_its_name_and_its_marks(limits: Limits) -> None:
     assert limits("1/minute")(read).__name__ == "read"
-    app = one(partial(limits("1/minute")(read)))
+    app = app_with(partial(limits("1/minute")(read)))
     assert statuses(app, "/", "/") == [200, 429]
 
     class Called:
         async def __call__(self, request: Request) -> Response:
             return PlainTextResponse("called")
 
-    assert ask(one(limits("1/minute")(Called()), "/called"), "/called").text == "called"
+    assert ask(app_with(limits("1/minute")(Called()), "/called"), "/called").text == "called"
 
 
-def talk(app: Any, *texts: str, goes: bool = True) -> list[dict[str, Any]]:
-    """What an application sends to a client that sends these texts, and then goes away or waits."""
-    coming: list[dict[str, Any]] = [{"type": "websocket.receive", "text": text} for text in texts]
-    coming = [{"type": "websocket.connect"}, *coming, *[{"type": "websocket.disconnect", "code": 1000}] * goes]
+def converse(app: Any, *texts: str, disconnects: bool = True) -> list[dict[str, Any]]:
+    """The messages that an application sends to a client that sends these texts, then disconnects or waits."""
+    incoming: list[dict[str, Any]] = [{"type": "websocket.receive", "text": text} for text in texts]
+    incoming = [
+        {"type": "websocket.connect"},
+        *incoming,
+        *[{"type": "websocket.disconnect", "code": 1000}] * disconnects,
+    ]
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        assert coming, "the client says nothing more: this would wait for ever"
-        return coming.pop(0) if sent[-1:] != [CLOSED] else {"type": "websocket.disconnect", "code": 1013}
+        assert incoming, "the client sends nothing more: this would wait forever"
+        return incoming.pop(0) if sent[-1:] != [CLOSED] else {"type": "websocket.disconnect", "code": 1013}
 
     async def send(message: dict[str, Any]) -> None:
-        assert message != CLOSED or message not in sent, "it is closed once"
+        assert message != CLOSED or message not in sent, "the websocket is closed once"
         sent.append(message)
 
     scope = {"type": "websocket", "path": "/", "headers": [], "query_string": b"", "client": ("203.0.113.9", 1)}
@@ -294,7 +302,7 @@ CLOSED = {"type": "websocket.close", "code": 1013, "reason": "over the limit"}
 
 
 def test_a_websocket_that_is_open_is_closed_by_the_limit_of_its_messages(limits: Limits) -> None:
-    left: list[int] = []
+    close_codes: list[int] = []
 
     class Echo(WebSocketEndpoint):
         encoding = "text"
@@ -305,12 +313,12 @@ def test_a_websocket_that_is_open_is_closed_by_the_limit_of_its_messages(limits:
 
         @limits("1/minute", scope="ends")
         async def on_disconnect(self, websocket: WebSocket, code: int) -> None:
-            left.append(code)
+            close_codes.append(code)
 
     app = Starlette(routes=[WebSocketRoute("/", Echo)])
-    assert [message.get("text", message) for message in talk(app, "a", "b", "c", "d")][1:] == ["a", "b", CLOSED]
-    assert [message["type"] for message in talk(app)] == ["websocket.accept"]
-    assert left == [1013], "a client that is gone is not told"
+    assert [message.get("text", message) for message in converse(app, "a", "b", "c", "d")][1:] == ["a", "b", CLOSED]
+    assert [message["type"] for message in converse(app)] == ["websocket.accept"]
+    assert close_codes == [1013], "a client that has disconnected receives no close message"
 
 
 def test_a_websocket_whose_handshake_was_received_is_closed(limits: Limits) -> None:
@@ -318,13 +326,13 @@ def test_a_websocket_whose_handshake_was_received_is_closed(limits: Limits) -> N
     async def hello(websocket: WebSocket) -> None:
         await websocket.accept()
 
-    async def looking(websocket: WebSocket) -> None:
+    async def receive_first(websocket: WebSocket) -> None:
         await websocket.receive()
         await hello(websocket)
 
-    app = Starlette(routes=[WebSocketRoute("/", looking)])
-    assert [message["type"] for message in talk(app, goes=False)] == ["websocket.accept"]
-    assert talk(app, goes=False) == [CLOSED]
+    app = Starlette(routes=[WebSocketRoute("/", receive_first)])
+    assert [message["type"] for message in converse(app, disconnects=False)] == ["websocket.accept"]
+    assert converse(app, disconnects=False) == [CLOSED]
 
 
 def test_a_websocket_is_limited_before_it_is_accepted(limits: Limits) -> None:
@@ -352,14 +360,14 @@ def test_a_websocket_is_limited_before_it_is_accepted(limits: Limits) -> None:
     assert drive(wide, "/m/2", "websocket")[0]["type"] == "websocket.close"
 
 
-# What is answered
+# Responses
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_refusal_is_the_middlewares_byte_by_byte(limits: Limits, method: str) -> None:
-    behind = RateLimitMiddleware(one(read), limits="1/minute", clock=limits.clock)
-    before = one(read, middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
-    for app in (one(limits("1/minute", name="default")(read)), before):
+def test_a_refusal_is_byte_by_byte_the_one_of_the_middleware(limits: Limits, method: str) -> None:
+    behind = RateLimitMiddleware(app_with(read), limits="1/minute", clock=limits.clock)
+    before = app_with(read, middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
+    for app in (app_with(limits("1/minute", name="default")(read)), before):
         drive(app, "/")
         drive(behind, "/")
         refused, expected = drive(app, "/", method=method), drive(behind, "/", method=method)
@@ -406,25 +414,25 @@ def test_every_response_has_the_fields_once(limits: Limits) -> None:
     watched.add_middleware(RateLimitHeaders)
     for app in (bare, watched, RateLimitMiddleware(watched, limits="100/minute")):
         for path in ("/stream", "/own", "/application", "/constant", "/constant"):
-            answer = ask(app, path)
-            assert len(answer.headers.get_list("RateLimit")) == 1, path
-            assert len(answer.headers.get_list("RateLimit-Policy")) == 1, path
-        assert ask(app, "/own").headers["RateLimit"] == '"mine";r=1', "the application's own word stands"
+            response = ask(app, path)
+            assert len(response.headers.get_list("RateLimit")) == 1, path
+            assert len(response.headers.get_list("RateLimit-Policy")) == 1, path
+        assert ask(app, "/own").headers["RateLimit"] == '"mine";r=1', "the application's own fields stay"
         assert ask(app, "/stream").text == "one two three"
     assert "RateLimit" in ask(watched, "/missing").headers
     assert [message["type"] for message in drive(bare, "/stream")].count("http.response.start") == 1
 
 
-def test_a_response_that_is_returned_again_tells_the_truth_each_time(limits: Limits) -> None:
+def test_a_response_object_that_is_returned_again_has_current_fields(limits: Limits) -> None:
     app = various(limits)
-    left = [ask(app, "/constant").headers["RateLimit"].split(";")[1] for _ in range(2)]
-    assert left == ["r=49", "r=48"]
+    remaining = [ask(app, "/constant").headers["RateLimit"].split(";")[1] for _ in range(2)]
+    assert remaining == ["r=49", "r=48"]
 
 
-def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits) -> None:
-    kept: list[Response] = []
+def test_fields_are_added_in_place_only_to_a_response_without_other_references(limits: Limits) -> None:
+    stored: list[Response] = []
     common = [(b"x-own", b"1")]
-    made: list[int] = []
+    policy_counts: list[int] = []
 
     def with_common_headers() -> Response:
         response = PlainTextResponse("common")
@@ -436,14 +444,14 @@ def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits)
         response.headers["X-Own"] = "1"
         return response
 
-    def keeping() -> Response:
-        kept.append(PlainTextResponse("kept", headers={"X-Own": "1"}))
-        return kept[-1]
+    def store_response() -> Response:
+        stored.append(PlainTextResponse("kept", headers={"X-Own": "1"}))
+        return stored[-1]
 
-    ways: dict[str, Callable[[], Response]] = {
+    factories: dict[str, Callable[[], Response]] = {
         "fresh": lambda: PlainTextResponse("fresh", headers={"X-Own": "1"}),
-        "kept": keeping,
-        "again": lambda: kept[0],
+        "kept": store_response,
+        "again": lambda: stored[0],
         "common": with_common_headers,
         "view": with_view,
         "told": lambda: PlainTextResponse("told", headers={"X-Own": "1", "RateLimit": '"mine";r=1'}),
@@ -452,54 +460,56 @@ def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits)
 
     @limits("90/minute")
     async def endpoint(request: Request) -> Response:
-        return ways[request.query_params["way"]]()
+        return factories[request.query_params["way"]]()
 
     async def outer(request: Request) -> Response:
         response: Response = await endpoint(request)
-        made.append(sum(name == b"ratelimit-policy" for name, _ in response.raw_headers))
+        policy_counts.append(sum(name == b"ratelimit-policy" for name, _ in response.raw_headers))
         return response
 
     app = Starlette(routes=[Route("/", endpoint), Route("/outer", outer)])
-    left = {"/": 90, "/outer": 90}
+    remaining_units = {"/": 90, "/outer": 90}
     for path in ("/", "/outer", "/", "/outer"):
-        for way in ways:
-            left[path] -= 1
-            answer = ask(app, f"{path}?way={way}")
-            policies, remaining = (answer.headers.get_list(name) for name in ("RateLimit-Policy", "RateLimit"))
-            assert len(policies) == 1, way
-            assert [told.split(";")[1] for told in remaining] == ["r=1" if way == "told" else f"r={left[path]}"], way
-            assert answer.headers.get_list("X-Own") == ["1"], way
-    assert set(made) == {1}
+        for factory in factories:
+            remaining_units[path] -= 1
+            response = ask(app, f"{path}?way={factory}")
+            policies, remaining = (response.headers.get_list(name) for name in ("RateLimit-Policy", "RateLimit"))
+            assert len(policies) == 1, factory
+            assert [field.split(";")[1] for field in remaining] == [
+                "r=1" if factory == "told" else f"r={remaining_units[path]}"
+            ], factory
+            assert response.headers.get_list("X-Own") == ["1"], factory
+    assert set(policy_counts) == {1}
     assert common == [(b"x-own", b"1")]
-    assert all(set(response.headers) == {"x-own", "content-length", "content-type"} for response in kept)
+    assert all(set(response.headers) == {"x-own", "content-length", "content-type"} for response in stored)
 
 
-def test_a_response_that_an_application_finds_by_a_weak_reference_is_left_as_it_is(limits: Limits) -> None:
-    known: WeakValueDictionary[str, Response] = WeakValueDictionary()
-    left: list[list[str]] = []
+def test_a_response_with_a_weak_reference_is_not_changed(limits: Limits) -> None:
+    cache: WeakValueDictionary[str, Response] = WeakValueDictionary()
+    remaining: list[list[str]] = []
 
     @limits("9/minute")
     async def endpoint(request: Request) -> Response:
-        found: Response | None = known.get("page")
-        if found is None:
-            found = known["page"] = PlainTextResponse("page", headers={"X-Own": "1"})
-        return found
+        page: Response | None = cache.get("page")
+        if page is None:
+            page = cache["page"] = PlainTextResponse("page", headers={"X-Own": "1"})
+        return page
 
     async def twice(request: Request) -> Response:
         first: Response = await endpoint(request)
-        assert "page" not in known or "RateLimit" not in known["page"].headers
+        assert "page" not in cache or "RateLimit" not in cache["page"].headers
         second: Response = await endpoint(request)
-        left.extend(response.headers.getlist("RateLimit") for response in (first, second))
+        remaining.extend(response.headers.getlist("RateLimit") for response in (first, second))
         return first
 
-    app = one(twice)
+    app = app_with(twice)
     for _ in range(2):
         ask(app)
-    assert [[told.split(";")[1] for told in each] for each in left] == [["r=8"], ["r=7"], ["r=6"], ["r=5"]]
+    assert [[field.split(";")[1] for field in each] for each in remaining] == [["r=8"], ["r=7"], ["r=6"], ["r=5"]]
 
 
-@pytest.mark.skipif(cores.native is None, reason="the native core tells in place")
-def test_a_fresh_response_is_told_in_place_whatever_its_class() -> None:
+@pytest.mark.skipif(cores.native is None, reason="the native core adds fields in place")
+def test_fields_are_added_in_place_to_a_new_response_of_a_known_class() -> None:
     class Own(PlainTextResponse):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await super().__call__(scope, receive, send)
@@ -510,30 +520,30 @@ def test_a_fresh_response_is_told_in_place_whatever_its_class() -> None:
         "text": lambda: PlainTextResponse("x"),
         "json": lambda: JSONResponse({}),
     }
-    made: list[int] = []
-    tells_route: list[bool] = []
+    response_ids: list[int] = []
+    has_route: list[bool] = []
 
     @RateLimits()("90/minute")
     async def endpoint(request: Request) -> Response:
         response = kinds[request.query_params["kind"]]()
-        made.append(id(response))
+        response_ids.append(id(response))
         return response
 
     async def outer(request: Request) -> Response:
         response: Response = await endpoint(request)
-        made.append(id(response))
-        tells_route.append("route" in request.scope)
+        response_ids.append(id(response))
+        has_route.append("route" in request.scope)
         return response
 
-    app = one(outer)
+    app = app_with(outer)
     for kind in (*kinds, *kinds):
-        made.clear()
+        response_ids.clear()
         assert "RateLimit" in ask(app, f"/?kind={kind}").headers
-        # An older Starlette does not tell the route in the scope, and nothing is asked natively.
-        assert (made[0] == made[1]) is (kind != "own" and tells_route[0]), kind
+        # An older Starlette has no route in the scope, so there is no native call.
+        assert (response_ids[0] == response_ids[1]) is (kind != "own" and has_route[0]), kind
 
 
-def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:
+def test_cookies_and_background_tasks_of_a_response_are_kept(limits: Limits) -> None:
     done: list[str] = []
 
     @limits("5/minute")
@@ -548,16 +558,16 @@ def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:
         response.headers["X-Outer"] = "yes"
         return response
 
-    answer = ask(one(outer))
+    response = ask(app_with(outer))
     assert done == ["background"]
-    assert (answer.headers["X-Outer"], answer.cookies["a"]) == ("yes", "b")
-    assert "RateLimit" in answer.headers
+    assert (response.headers["X-Outer"], response.cookies["a"]) == ("yes", "b")
+    assert "RateLimit" in response.headers
 
 
-def test_several_limits_of_one_endpoint_are_asked_from_the_outside_in(limits: Limits) -> None:
+def test_several_limits_of_one_endpoint_are_checked_from_the_outside_in(limits: Limits) -> None:
     outer, inner = limits("9/minute", headers="x-delta"), limits("1/minute", name="inner")
-    bare = one(outer(inner(read)))
-    wrapped = one(
+    bare = app_with(outer(inner(read)))
+    wrapped = app_with(
         inner(read), middleware=[Middleware(RouteLimit, limits="9/minute", rate_limits=limits, headers="x-delta")]
     )
     for app in (bare, wrapped):
@@ -565,29 +575,29 @@ def test_several_limits_of_one_endpoint_are_asked_from_the_outside_in(limits: Li
         allowed, refused = ask(app), ask(app)
         assert allowed.headers["X-RateLimit-Remaining"] and allowed.headers["RateLimit"]
         assert refused.json()["violated-policies"] == ["inner"]
-        assert "X-RateLimit-Remaining" not in refused.headers, "what it was charged is given back"
+        assert "X-RateLimit-Remaining" not in refused.headers, "the charge of the outer limit is returned"
 
 
-def test_a_fallback_answers_what_is_refused(limits: Limits) -> None:
+def test_a_fallback_responds_to_a_refused_request(limits: Limits) -> None:
     def cached(request: Request) -> Response:
         return PlainTextResponse("from a cache", headers={"Content-Type": "text/x"})
 
-    decorated = one(limits("1/minute", fallback=cached)(read))
-    wrapped = one(read, middleware=[
+    decorated = app_with(limits("1/minute", fallback=cached)(read))
+    wrapped = app_with(read, middleware=[
         Middleware(RouteLimit, limits="1/hour", rate_limits=limits, fallback=PlainTextResponse("from a cache"))
     ])  # fmt: skip
     for app in (decorated, wrapped):
         assert ask(app).text == "read"
-        answer = ask(app)
-        assert (answer.status_code, answer.text) == (200, "from a cache")
-        assert int(answer.headers["Retry-After"]) > 0
-        assert answer.headers["content-type"].startswith("text/")
+        response = ask(app)
+        assert (response.status_code, response.text) == (200, "from a cache")
+        assert int(response.headers["Retry-After"]) > 0
+        assert response.headers["content-type"].startswith("text/")
 
 
-# What counts by the answer
+# Requests that count by their response
 
 
-def test_what_counts_is_said_by_the_response(limits: Limits) -> None:
+def test_the_response_can_decide_whether_a_request_counts(limits: Limits) -> None:
     async def login(request: Request) -> Response:
         match request.query_params["password"]:
             case "right":
@@ -602,16 +612,18 @@ def test_what_counts_is_said_by_the_response(limits: Limits) -> None:
         return bool(response.status == 401 or response.body_bytes == 5)
 
     option: Any = {"counts": failed, "clock": limits.clock}
-    watched = one(limits("3/minute", **option)(login), "/c")
+    watched = app_with(limits("3/minute", **option)(login), "/c")
     watched.add_middleware(RateLimitHeaders)
-    wrapped = one(login, "/b", middleware=[Middleware(RouteLimit, limits="3/minute", rate_limits=limits, **option)])
-    asked = ["right", "right", "wrong", "right", "raised", "right", "stream", "right"]
-    for path, app in (("/a", one(limits("3/minute", **option)(login), "/a")), ("/b", wrapped), ("/c", watched)):
-        answers = statuses(app, *[f"{path}?password={password}" for password in asked])
-        assert answers == [200, 200, 401, 200, 401, 200, 200, 429], path
+    wrapped = app_with(
+        login, "/b", middleware=[Middleware(RouteLimit, limits="3/minute", rate_limits=limits, **option)]
+    )
+    passwords = ["right", "right", "wrong", "right", "raised", "right", "stream", "right"]
+    for path, app in (("/a", app_with(limits("3/minute", **option)(login), "/a")), ("/b", wrapped), ("/c", watched)):
+        received_statuses = statuses(app, *[f"{path}?password={password}" for password in passwords])
+        assert received_statuses == [200, 200, 401, 200, 401, 200, 200, 429], path
 
 
-def test_what_a_narrower_limit_refuses_is_charged_in_none(limits: Limits) -> None:
+def test_a_request_that_a_narrower_limit_refuses_is_charged_in_none(limits: Limits) -> None:
     app = Starlette(
         routes=[Route("/narrow", limits("1/minute")(read)), Route("/other", read)],
         middleware=[Middleware(RouteLimit, limits="5/minute", rate_limits=limits, name="wide", scope="all")],
@@ -624,14 +636,14 @@ def test_what_a_narrower_limit_refuses_is_charged_in_none(limits: Limits) -> Non
 
 
 def test_stores_that_were_opened_are_warmed_up_and_closed_with_the_lifespan() -> None:
-    closed: list[str] = []
+    calls: list[str] = []
 
     class Opened:
         async def warm_up(self) -> None:
-            closed.append("warm")
+            calls.append("warm")
 
         async def aclose(self) -> None:
-            closed.append("closed")
+            calls.append("closed")
 
     app = Starlette(middleware=[Middleware(RateLimitHeaders, rate_limits=Opened())])
     messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
@@ -640,22 +652,22 @@ def test_stores_that_were_opened_are_warmed_up_and_closed_with_the_lifespan() ->
         return messages.pop(0)
 
     async def send(message: Any) -> None:
-        assert ("closed" in closed) == (message["type"] == "lifespan.shutdown.complete")
+        assert ("closed" in calls) == (message["type"] == "lifespan.shutdown.complete")
 
     asyncio.run(app({"type": "lifespan", "state": {}}, receive, send))
-    assert closed == ["warm", "closed"]
+    assert calls == ["warm", "closed"]
     asyncio.run(rate_limit.aclose())
 
 
-@pytest.mark.parametrize("how", CALL_STYLES)
+@pytest.mark.parametrize("style", CALL_STYLES)
 @pytest.mark.parametrize("limits", ["9/minute", "1 concurrent; 9/minute"])
-def test_an_endpoint_that_returns_no_response_is_told(how: str, limits: str) -> None:
-    @rate_limit(limits, **options_of(how))
+def test_an_endpoint_that_returns_no_response_raises(style: str, limits: str) -> None:
+    @rate_limit(limits, **options_of(style))
     async def values(request: Request) -> dict[str, int]:
         return {"a": 1}
 
     app: Any = Starlette(routes=[Route("/", values)])
-    for _ in range(2):  # and is not in flight when it has failed
+    for _ in range(2):  # a request that failed is no longer in flight
         with pytest.raises(ConfigError, match=r"values is limited, so it returns a response .* not a dict; in FastAPI"):
             drive(app, "/")
 
@@ -684,42 +696,46 @@ def test_a_method_of_a_class_and_the_limit_before_its_route_are_charged_together
     assert '"route";r=2' in ask(app, "/items", "POST").headers["RateLimit"]
 
 
-@pytest.mark.parametrize("where", ["decorator", "route", "mount", "application"])
-def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(limits: Limits, where: str) -> None:
+@pytest.mark.parametrize("placement", ["decorator", "route", "mount", "application"])
+def test_a_request_of_an_application_to_itself_returns_no_charge_of_the_outer_request(
+    limits: Limits, placement: str
+) -> None:
     async def batch(request: Request) -> Response:
-        asked = [await asked_of(app, {**request.scope, "path": "/inner", "raw_path": b"/inner"}) for _ in range(2)]
-        return JSONResponse(asked)
+        inner_statuses = [
+            await status_from(app, {**request.scope, "path": "/inner", "raw_path": b"/inner"}) for _ in range(2)
+        ]
+        return JSONResponse(inner_statuses)
 
     def limit(text: str) -> list[Middleware]:
         return [Middleware(RouteLimit, limits=text, rate_limits=limits)]
 
-    if where == "decorator":
+    if placement == "decorator":
         app = Starlette(routes=[Route("/inner", limits("2/minute")(read)), Route("/batch", limits("3/minute")(batch))])
-    elif where == "route":
+    elif placement == "route":
         inner = Route("/inner", read, middleware=limit("2/minute"))
         app = Starlette(routes=[inner, Route("/batch", batch, middleware=limit("3/minute"))])
-    elif where == "mount":
+    elif placement == "mount":
         inner = Route("/inner", limits("2/minute")(read))
         app = Starlette(routes=[Mount("/", routes=[inner, Route("/batch", batch)], middleware=limit("9/minute"))])
     else:
         inner = Route("/inner", limits("2/minute")(read))
         app = Starlette(routes=[inner, Route("/batch", batch)], middleware=limit("9/minute"))
-    passing = 3 if where in ("decorator", "route") else 9
-    answers = [ask(app, "/batch") for _ in range(passing + 1)]
-    assert [answer.status_code for answer in answers] == [200] * passing + [429]
-    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]
+    allowed = 3 if placement in ("decorator", "route") else 9
+    responses = [ask(app, "/batch") for _ in range(allowed + 1)]
+    assert [response.status_code for response in responses] == [200] * allowed + [429]
+    assert [response.json() for response in responses[:3]] == [[200, 200], [429, 429], [429, 429]]
 
 
-async def asked_of(app: Starlette, scope: Any) -> int:
-    """The status of what an application answers to a scope."""
-    told: list[int] = []
+async def status_from(app: Starlette, scope: Any) -> int:
+    """The status of the response of an application to a scope."""
+    statuses_sent: list[int] = []
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
-            told.append(message["status"])
+            statuses_sent.append(message["status"])
 
     await app(scope, receive, send)
-    return told[0]
+    return statuses_sent[0]

@@ -1,4 +1,4 @@
-"""Limits of websockets' endpoints end with them, with no middleware that sees what they send."""
+"""Limits of websocket endpoints end with them, without a middleware that sees their messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headgate.integrations.starlette import RateLimits
 from headgate.testing import ManualClock
 
 CONNECTS = {"type": "websocket.connect"}
-SAYS = {"type": "websocket.receive", "text": "hello"}
-LEAVES = {"type": "websocket.disconnect", "code": 1000}
+SENDS_TEXT = {"type": "websocket.receive", "text": "hello"}
+DISCONNECTS = {"type": "websocket.disconnect", "code": 1000}
 ACCEPTED, REFUSED = "websocket.accept", 429
 
 
 @pytest.fixture(autouse=True)
 def _no_garbage_collection() -> Iterator[None]:
-    """What a circle of references keeps is kept for the whole of a test."""
+    """Objects in a cycle of references stay alive for the whole test."""
     gc.disable()
     yield
     gc.enable()
@@ -40,7 +40,7 @@ def limits() -> RateLimits:
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test on an event loop of its own."""
+    """Run a test on its own event loop."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -49,23 +49,23 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
-async def settled() -> None:
-    """What follows the end of a request has been done."""
+async def let_tasks_finish() -> None:
+    """Let the tasks run that follow the end of a request."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def talk(app: Any, *messages: dict[str, Any], until: asyncio.Event | None = None) -> Any:
-    """What a client is told first; the client leaves at the end, or stays until then."""
-    coming = [CONNECTS, *messages]
+async def first_reply(app: Any, *messages: dict[str, Any], until: asyncio.Event | None = None) -> Any:
+    """The first reply to a client, which disconnects after its messages, or when `until` is set."""
+    incoming = [CONNECTS, *messages]
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
-        if coming:
-            return coming.pop(0)
+        if incoming:
+            return incoming.pop(0)
         if until is not None:
             await until.wait()
-        return LEAVES
+        return DISCONNECTS
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message.get("status", message["type"]))
@@ -75,11 +75,11 @@ async def talk(app: Any, *messages: dict[str, Any], until: asyncio.Event | None 
     serving = asyncio.create_task(app({**scope, "extensions": extensions}, receive, send))  # as servers do
     with suppress(OSError):
         await serving
-    await settled()
+    await let_tasks_finish()
     return sent[0] if sent else None
 
 
-def one(endpoint: Any) -> Starlette:
+def app_with(endpoint: Any) -> Starlette:
     return Starlette(routes=[WebSocketRoute("/", endpoint)])
 
 
@@ -105,38 +105,38 @@ async def listen(websocket: WebSocket) -> None:
 
 @pytest.mark.parametrize("endpoint", [accept, close, fail, listen])
 @on_a_loop
-async def test_a_place_is_given_back_when_the_endpoint_of_a_websocket_has_ended(
+async def test_a_place_is_released_when_the_endpoint_of_a_websocket_has_ended(
     limits: RateLimits, endpoint: Any
 ) -> None:
-    app = one(limits("1 concurrent")(endpoint))
-    assert [await talk(app, SAYS) for _ in range(3)] == [ACCEPTED] * 3
+    app = app_with(limits("1 concurrent")(endpoint))
+    assert [await first_reply(app, SENDS_TEXT) for _ in range(3)] == [ACCEPTED] * 3
 
 
 @on_a_loop
 async def test_a_place_is_held_while_a_websocket_is_open(limits: RateLimits) -> None:
-    app, end = one(limits("1 concurrent")(listen)), asyncio.Event()
-    first = asyncio.create_task(talk(app, SAYS, until=end))
+    app, end = app_with(limits("1 concurrent")(listen)), asyncio.Event()
+    first = asyncio.create_task(first_reply(app, SENDS_TEXT, until=end))
     await asyncio.sleep(0)
-    assert await talk(app) == REFUSED
+    assert await first_reply(app) == REFUSED
     end.set()
     assert await first == ACCEPTED
-    assert await talk(app) == ACCEPTED
+    assert await first_reply(app) == ACCEPTED
 
 
 @on_a_loop
-async def test_a_place_is_given_back_when_the_endpoint_of_a_websocket_is_cancelled(limits: RateLimits) -> None:
-    app = one(limits("1 concurrent")(listen))
-    first = asyncio.create_task(talk(app, until=asyncio.Event()))
+async def test_a_place_is_released_when_the_endpoint_of_a_websocket_is_cancelled(limits: RateLimits) -> None:
+    app = app_with(limits("1 concurrent")(listen))
+    first = asyncio.create_task(first_reply(app, until=asyncio.Event()))
     await asyncio.sleep(0)
-    assert await talk(app) == REFUSED
+    assert await first_reply(app) == REFUSED
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert await talk(app) == ACCEPTED
+    assert await first_reply(app) == ACCEPTED
 
 
 @on_a_loop
-async def test_a_websocket_whose_connecting_is_limited_holds_its_place_until_it_is_closed(limits: RateLimits) -> None:
+async def test_a_websocket_with_a_limited_on_connect_holds_its_place_until_it_is_closed(limits: RateLimits) -> None:
     class Chat(WebSocketEndpoint):
         encoding = "text"
 
@@ -144,17 +144,17 @@ async def test_a_websocket_whose_connecting_is_limited_holds_its_place_until_it_
         async def on_connect(self, websocket: WebSocket) -> None:
             await websocket.accept()
 
-    app, end = one(Chat), asyncio.Event()
-    first = asyncio.create_task(talk(app, SAYS, until=end))
+    app, end = app_with(Chat), asyncio.Event()
+    first = asyncio.create_task(first_reply(app, SENDS_TEXT, until=end))
     await asyncio.sleep(0)
-    assert await talk(app) == REFUSED
+    assert await first_reply(app) == REFUSED
     end.set()
     assert await first == ACCEPTED
-    assert [await talk(app) for _ in range(2)] == [ACCEPTED] * 2
+    assert [await first_reply(app) for _ in range(2)] == [ACCEPTED] * 2
 
 
 @on_a_loop
-async def test_a_place_is_given_back_where_a_websocket_endpoint_fails_after_connecting(limits: RateLimits) -> None:
+async def test_a_place_is_released_when_a_websocket_endpoint_fails_after_connecting(limits: RateLimits) -> None:
     class Failing(WebSocketEndpoint):
         encoding = "text"
 
@@ -165,49 +165,49 @@ async def test_a_place_is_given_back_where_a_websocket_endpoint_fails_after_conn
         async def on_receive(self, websocket: WebSocket, data: str) -> None:
             raise OSError("the endpoint fails")
 
-    app = one(Failing)
-    assert [await talk(app, SAYS) for _ in range(3)] == [ACCEPTED] * 3
+    app = app_with(Failing)
+    assert [await first_reply(app, SENDS_TEXT) for _ in range(3)] == [ACCEPTED] * 3
 
 
 @on_a_loop
-async def test_what_a_websocket_counts_is_asked_when_its_endpoint_has_ended(limits: RateLimits) -> None:
-    seen = []
+async def test_counts_is_called_when_the_endpoint_of_a_websocket_has_ended(limits: RateLimits) -> None:
+    statuses = []
 
     def counts(websocket: WebSocket, response: Any) -> bool:
-        seen.append(response.status)
+        statuses.append(response.status)
         return bool(response.status == 403)
 
     @limits("1/minute", counts=counts)
     async def login(websocket: WebSocket) -> None:
-        if len(seen) < 3:
+        if len(statuses) < 3:
             await websocket.accept()
         else:
             await websocket.send_denial_response(PlainTextResponse("no", 403))
 
-    app = one(login)
-    assert [await talk(app) for _ in range(5)] == [ACCEPTED] * 3 + [403, REFUSED]
-    assert seen == [101, 101, 101, 403]
+    app = app_with(login)
+    assert [await first_reply(app) for _ in range(5)] == [ACCEPTED] * 3 + [403, REFUSED]
+    assert statuses == [101, 101, 101, 403]
 
 
 @on_a_loop
-async def test_a_place_is_given_back_with_a_response_that_is_never_sent(limits: RateLimits) -> None:
+async def test_a_place_is_released_with_a_response_that_is_never_sent(limits: RateLimits) -> None:
     limited = limits("1 concurrent")(_well)
 
-    async def instead(request: Request) -> PlainTextResponse:
-        """A decorator above the limit that has a response of its own."""
+    async def replace_response(request: Request) -> PlainTextResponse:
+        """A decorator above the limit that returns its own response."""
         return PlainTextResponse(str((await limited(request)).status_code))
 
-    app = Starlette(routes=[Route("/", instead)])
-    told = []
+    app = Starlette(routes=[Route("/", replace_response)])
+    bodies = []
 
     async def send(message: dict[str, Any]) -> None:
-        told.append(message.get("body"))
+        bodies.append(message.get("body"))
 
     for _ in range(3):
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
         await app({**scope, "client": ("203.0.113.9", 1)}, _nothing, send)  # type: ignore[arg-type]
-        await settled()
-    assert told[1::2] == [b"200"] * 3
+        await let_tasks_finish()
+    assert bodies[1::2] == [b"200"] * 3
 
 
 async def _well(request: Request) -> PlainTextResponse:
