@@ -529,7 +529,7 @@ def test_a_store_that_fails_never_causes_a_429(colour: str, caplog: pytest.LogCa
     assert (refused.code, refused.last["x-ratelimit-degraded"]) == (StatusCode.UNAVAILABLE, "closed")
     assert refused.details.startswith("the rate limiter's store does not answer")
     assert refused.last["grpc-retry-pushback-ms"] == "1000"
-    assert "nobody is there" in caplog.text
+    assert "no server is there" in caplog.text
 
 
 @pytest.mark.parametrize(("choice", "code"), [("open", StatusCode.OK), ("closed", StatusCode.UNAVAILABLE)])

@@ -57,6 +57,7 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
     their_usage = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cache_read,
+        cache_audio_read_tokens=0,  # usage as providers report it does not say which cached tokens are of audio
         cache_write_tokens=usage.cache_write,
         cache_write_1h_tokens=usage.cache_write_hour,
         output_tokens=usage.output,

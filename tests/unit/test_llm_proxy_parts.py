@@ -184,13 +184,13 @@ class Written:
 class Client:
     """A client that reads its answers."""
 
-    gone = False
+    has_left = False
     on_leave: Callable[[], None]
 
     async def answer(self, answer: Any) -> None: ...
 
     def leave(self) -> None:
-        self.gone = True
+        self.has_left = True
         self.on_leave()
 
 
