@@ -1,4 +1,4 @@
-"""Rules that let requests wait, before frameworks of both colours: the client's messages, deadline and leaving."""
+"""Rules that let requests wait, in front of sync and async frameworks: client messages, deadlines and disconnects."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below read its settings
 
 # isort: split
 
@@ -64,16 +64,16 @@ PLACE = policy("1 concurrent", "1h")
 
 
 def scope(kind: str = "http", **more: Any) -> dict[str, Any]:
-    told = {
+    fields = {
         "type": kind, "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"", "headers": [],
         "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",
         "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.4"}, "subprotocols": [],
     }  # fmt: skip
-    return {**told, **more}
+    return {**fields, **more}
 
 
 class AsgiClient:
-    """A client of an ASGI application: what it sends, when it likes, and what came."""
+    """A client of an ASGI application that sends messages at chosen moments and records the reply."""
 
     def __init__(self, app: Any, kind: str = "http", **more: Any) -> None:
         self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -83,10 +83,10 @@ class AsgiClient:
     async def _send(self, message: Any) -> None:
         self.sent.append(dict(message))
 
-    def says(self, body: bytes, *, more: bool = False) -> None:
+    def send_body(self, body: bytes, *, more: bool = False) -> None:
         self.messages.put_nowait({"type": "http.request", "body": body, "more_body": more})
 
-    def goes(self, kind: str = "http") -> None:
+    def disconnect(self, kind: str = "http") -> None:
         self.messages.put_nowait({"type": f"{kind}.disconnect"})
 
     async def status(self) -> int:
@@ -99,7 +99,7 @@ class AsgiClient:
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the body that it was sent, and how many messages that were."""
+    """Reply with the parts of the received body, one for each message, joined by `|`."""
     parts: list[bytes] = []
     more = True
     while more:
@@ -111,36 +111,36 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"|".join(parts)})
 
 
-def test_messages_that_come_while_a_request_waits_are_handed_on_in_order() -> None:
+def test_messages_that_arrive_while_a_request_waits_are_passed_on_in_order() -> None:
     async def main() -> None:
         gate = AsyncGate(PLACE)
         app = asgi.RateLimitMiddleware(echo, policy=gate)
         held = await gate.reserve(Request(), lease=600)
         client = AsgiClient(app)
-        client.says(b"a", more=True)
+        client.send_body(b"a", more=True)
         await until_async(lambda: gate._waits.waiting == 1)
-        client.says(b"b", more=True)
+        client.send_body(b"b", more=True)
         await until_async(client.messages.empty)
         await held.commit()
         await asyncio.sleep(0.05)
-        client.says(b"c", more=True)
-        client.says(b"d")
+        client.send_body(b"c", more=True)
+        client.send_body(b"d")
         assert await client.status() == 200 and client.body == b"a|b|c|d"
         quick = AsgiClient(app)
-        quick.says(b"whole")
+        quick.send_body(b"whole")
         assert await quick.status() == 200 and quick.body == b"whole"
 
     asyncio.run(main())
 
 
-def test_only_so_much_of_a_body_is_received_while_its_request_waits() -> None:
+def test_only_a_bounded_part_of_a_body_is_received_while_its_request_waits() -> None:
     async def main() -> None:
         gate = AsyncGate(PLACE)
         held = await gate.reserve(Request(), lease=600)
         client = AsgiClient(asgi.RateLimitMiddleware(echo, policy=gate))
         for _ in range(40):
-            client.says(b"x" * 10_000, more=True)
-        client.says(b"")
+            client.send_body(b"x" * 10_000, more=True)
+        client.send_body(b"")
         await until_async(lambda: gate._waits.waiting == 1)
         await asyncio.sleep(0.05)
         assert client.messages.qsize() > 30
@@ -151,7 +151,7 @@ def test_only_so_much_of_a_body_is_received_while_its_request_waits() -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
-def test_a_client_that_goes_away_is_refused_and_never_reaches_the_application(kind: str) -> None:
+def test_a_client_that_disconnects_is_refused_and_never_reaches_the_application(kind: str) -> None:
     async def main() -> None:
         gate = AsyncGate(NEVER)
         assert await gate.hit(Request())
@@ -161,11 +161,11 @@ def test_a_client_that_goes_away_is_refused_and_never_reaches_the_application(ki
         )
         client = AsgiClient(app, kind)
         if kind == "http":
-            client.says(b"")
+            client.send_body(b"")
         else:
             client.messages.put_nowait({"type": "websocket.connect"})
         await until_async(lambda: gate._waits.waiting == 1)
-        client.goes(kind)
+        client.disconnect(kind)
         await asyncio.wait_for(client.task, 30)
         assert decided == [False] and not gate._waits.lines
 
@@ -206,41 +206,41 @@ def of_fastapi(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [of_asgi, of_starlette, of_litestar, of_endpoint, of_fastapi])
-def test_clients_that_go_away_while_they_wait_for_plain_limits_are_refused(make: Any) -> None:
+def test_clients_that_disconnect_while_they_wait_for_plain_limits_are_refused(make: Any) -> None:
     async def main() -> None:
         decided: list[bool] = []
         app = make(
             limits="1/hour bucket", wait=7200.0, on_decision=lambda _, decision: decided.append(decision.allowed)
         )
         first = AsgiClient(app)
-        first.says(b"")
+        first.send_body(b"")
         assert await first.status() == 200
-        gone = [AsgiClient(app) for _ in range(5)]
-        for client in gone:
-            client.goes()
-        assert [await client.status() for client in gone] == [429] * 5
+        abandoned = [AsgiClient(app) for _ in range(5)]
+        for client in abandoned:
+            client.disconnect()
+        assert [await client.status() for client in abandoned] == [429] * 5
         assert decided == [True] + [False] * 5
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("make", [of_endpoint, of_fastapi])
-def test_bodies_are_handed_on_to_endpoints_that_are_asked_after_a_wait(make: Any) -> None:
+def test_bodies_are_passed_on_to_endpoints_that_are_called_after_a_wait(make: Any) -> None:
     async def main() -> None:
         app = make(limits="20/second bucket", wait=20.0)
         clients = [AsgiClient(app) for _ in range(40)]
         for client in clients:
-            client.says(b"a", more=True)
+            client.send_body(b"a", more=True)
             await asyncio.sleep(0)
-            client.says(b"b", more=True)
-            client.says(b"c")
+            client.send_body(b"b", more=True)
+            client.send_body(b"c")
         assert [(await client.status(), client.body) for client in clients] == [(200, b"abc")] * 40
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["endpoint", "dependency"])
-def test_streams_after_a_wait_end_when_their_client_goes_away(kind: str) -> None:
+def test_streams_after_a_wait_end_when_their_client_disconnects(kind: str) -> None:
     async def main() -> None:
         async def parts() -> Any:
             while True:
@@ -257,35 +257,35 @@ def test_streams_after_a_wait_end_when_their_client_goes_away(kind: str) -> None
         else:
             limit = Depends(limited_fastapi.RateLimits()("20/second burst 1", wait=20.0))
             app = FastAPI(routes=[APIRoute("/", read, dependencies=[limit])])
-        # By an older version of ASGI nothing fails that is sent to a client that is gone.
+        # In an older version of ASGI, a send to a client that has disconnected does not fail.
         clients = [AsgiClient(app, asgi={"version": "3.0", "spec_version": "2.3"}) for _ in range(3)]
         for client in clients:
-            client.says(b"")
-            await until_async(lambda: len(client.sent) > 2)  # noqa: B023 - it is over before the next one
-            client.goes()
+            client.send_body(b"")
+            await until_async(lambda: len(client.sent) > 2)  # noqa: B023 - the wait ends before the next iteration
+            client.disconnect()
             await asyncio.wait_for(client.task, 30)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["endpoint", "dependency"])
-def test_websockets_that_go_away_while_their_endpoint_waits_are_refused(kind: str) -> None:
+def test_websockets_that_disconnect_while_their_endpoint_waits_are_refused(kind: str) -> None:
     async def main() -> None:
         decided: list[bool] = []
         options: Any = {"wait": 7200.0, "on_decision": lambda _, decision: decided.append(decision.allowed)}
 
-        async def speak(websocket: WebSocket) -> None:
+        async def echo_text(websocket: WebSocket) -> None:
             await websocket.accept()
             await websocket.send_text(await websocket.receive_text())
 
         app: Any
         if kind == "endpoint":
-            endpoint = RateLimits()("1/hour bucket", **options)(speak)
+            endpoint = RateLimits()("1/hour bucket", **options)(echo_text)
             app = Starlette(routes=[WebSocketRoute("/", endpoint)])
         else:
             app = FastAPI()
             limit = Depends(limited_fastapi.RateLimits()("1/hour bucket", **options))
-            app.add_api_websocket_route("/", speak, dependencies=[limit])
+            app.add_api_websocket_route("/", echo_text, dependencies=[limit])
         for _ in range(4):
             client = AsgiClient(app, "websocket")
             client.messages.put_nowait({"type": "websocket.connect"})
@@ -294,7 +294,7 @@ def test_websockets_that_go_away_while_their_endpoint_waits_are_refused(kind: st
                 await asyncio.wait_for(client.task, 30)
                 assert [message.get("text") for message in client.sent] == [None, "well"]
             else:
-                client.goes("websocket")
+                client.disconnect("websocket")
                 await asyncio.wait_for(client.task, 30)
                 assert client.sent[0]["type"] == "websocket.close"
         assert decided == [True] + [False] * 3
@@ -306,16 +306,16 @@ def test_a_cancelled_request_leaves_the_line_of_plain_limits() -> None:
     async def main() -> None:
         app = asgi.RateLimitMiddleware(echo, limits="1/hour bucket", wait=7200.0)
         first = AsgiClient(app)
-        first.says(b"")
+        first.send_body(b"")
         assert await first.status() == 200
-        for turns in range(6):  # it is cancelled before it has begun to wait, and as it waits
+        for turns in range(6):  # it is cancelled before it begins to wait, and while it waits
             client = AsgiClient(app)
             for _ in range(turns):
                 await asyncio.sleep(0)
             client.task.cancel()
             await asyncio.wait([client.task])
             assert client.task.cancelled()
-            client.goes()  # to what may still receive
+            client.disconnect()  # for a task that may still receive
         await until_async(lambda: len(asyncio.all_tasks()) == 1)
 
     asyncio.run(main())
@@ -336,10 +336,10 @@ def test_a_cancelled_request_leaves_the_line() -> None:
 
 def test_a_server_that_fails_to_receive_fails_for_the_application() -> None:
     async def main() -> None:
-        async def fails() -> Any:
+        async def fail() -> Any:
             raise OSError("the connection is gone")
 
-        watch = ClientWatch(fails)
+        watch = ClientWatch(fail)
         watch.begin(lambda: None)
         await asyncio.sleep(0.01)
         watch.end()
@@ -349,22 +349,22 @@ def test_a_server_that_fails_to_receive_fails_for_the_application() -> None:
     asyncio.run(main())
 
 
-def test_the_numbers_told_after_a_wait_are_those_of_the_last_decision() -> None:
+def test_the_numbers_reported_after_a_wait_are_those_of_the_last_decision() -> None:
     async def main() -> None:
         gate = AsyncGate(policy("2/second burst 2", "20s"), clock=ManualClock())
         app = asgi.RateLimitMiddleware(echo, policy=gate)
-        told = []
+        reported = []
         for _ in range(4):
             client = AsgiClient(app)
-            client.says(b"")
+            client.send_body(b"")
             assert await client.status() == 200
-            told.append(dict(client.sent[0]["headers"])[b"ratelimit"])
-        assert [each.split(b";")[1] for each in told] == [b"r=1", b"r=0", b"r=0", b"r=0"]
+            reported.append(dict(client.sent[0]["headers"])[b"ratelimit"])
+        assert [each.split(b";")[1] for each in reported] == [b"r=1", b"r=0", b"r=0", b"r=0"]
 
     asyncio.run(main())
 
 
-def test_a_policy_may_begin_and_end_to_let_requests_wait() -> None:
+def test_a_reload_may_allow_or_end_waiting() -> None:
     async def main() -> None:
         gate = AsyncGate(policy("4/second bucket", "20s"))
         app = asgi.RateLimitMiddleware(echo, policy=gate)
@@ -373,7 +373,7 @@ def test_a_policy_may_begin_and_end_to_let_requests_wait() -> None:
         async def statuses() -> set[int]:
             clients = [AsgiClient(app) for _ in range(8)]
             for client in clients:
-                client.says(b"")
+                client.send_body(b"")
             return {await client.status() for client in clients}
 
         assert await statuses() == {200}
@@ -396,7 +396,7 @@ class Urls:
 
 
 def status_of(app: Any) -> int:
-    """What a WSGI application answers."""
+    """The status with which a WSGI application replies."""
     statuses: list[int] = []
     environ: dict[str, Any] = {
         "REQUEST_METHOD": "GET", "PATH_INFO": "/", "QUERY_STRING": "", "SCRIPT_NAME": "",
@@ -433,8 +433,8 @@ def wsgi_app(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def test_requests_wait_in_their_threads(wsgi_app: Any) -> None:
     with ThreadPoolExecutor(16) as threads:
-        asked = [threads.submit(lambda: status_of(wsgi_app)) for _ in range(40)]
-        assert {each.result(60) for each in asked} == {200}
+        pending = [threads.submit(lambda: status_of(wsgi_app)) for _ in range(40)]
+        assert {each.result(60) for each in pending} == {200}
 
 
 @pytest.mark.parametrize("kind", ["django", "litestar"])
@@ -447,14 +447,14 @@ def test_requests_wait_on_event_loops(kind: str) -> None:
         app: Any = ASGIHandler() if kind == "django" else Litestar([whole], plugins=[RateLimitPlugin(RATE)])
         clients = [AsgiClient(app) for _ in range(40)]
         for client in clients:
-            client.says(b"")
+            client.send_body(b"")
         assert {await client.status() for client in clients} == {200}
 
     with override_settings(MIDDLEWARE=[MIDDLEWARE], HEADGATE={"policy": RATE}, ROOT_URLCONF=Urls()):
         asyncio.run(main())
 
 
-def test_a_client_of_litestar_that_goes_away_leaves_the_line() -> None:
+def test_a_client_of_litestar_that_disconnects_leaves_the_line() -> None:
     async def main() -> None:
         gate = AsyncGate(NEVER)
         assert await gate.hit(Request())
@@ -464,9 +464,9 @@ def test_a_client_of_litestar_that_goes_away_leaves_the_line() -> None:
             return "whole"
 
         client = AsgiClient(Litestar([whole], plugins=[RateLimitPlugin(gate)]))
-        client.says(b"")
+        client.send_body(b"")
         await until_async(lambda: gate._waits.waiting == 1)
-        client.goes()
+        client.disconnect()
         assert await client.status() == 429
 
     asyncio.run(main())
@@ -475,11 +475,11 @@ def test_a_client_of_litestar_that_goes_away_leaves_the_line() -> None:
 def test_requests_of_aiohttp_wait_and_leave_when_they_are_cancelled() -> None:
     async def main() -> None:
         gate = AsyncGate(PLACE)
-        entered, door = asyncio.Event(), asyncio.Event()
+        entered, release = asyncio.Event(), asyncio.Event()
 
         async def slow(request: web.Request) -> web.Response:
             entered.set()
-            await door.wait()
+            await release.wait()
             return web.Response(text="slow")
 
         app = web.Application()
@@ -488,13 +488,13 @@ def test_requests_of_aiohttp_wait_and_leave_when_they_are_cancelled() -> None:
         async with TestClient(TestServer(app, handler_cancellation=True)) as client:
             first = asyncio.ensure_future(client.get("/"))
             await entered.wait()
-            gone = asyncio.ensure_future(client.get("/"))
+            abandoned = asyncio.ensure_future(client.get("/"))
             await until_async(lambda: gate._waits.waiting == 1)
-            gone.cancel()
+            abandoned.cancel()
             await until_async(lambda: gate._waits.waiting == 0)
             second = asyncio.ensure_future(client.get("/"))
             await until_async(lambda: gate._waits.waiting == 1)
-            door.set()
+            release.set()
             assert [(await first).status, (await second).status] == [200, 200]
 
     asyncio.run(asyncio.wait_for(main(), 60))
@@ -504,14 +504,14 @@ def test_requests_of_aiohttp_wait_and_leave_when_they_are_cancelled() -> None:
 
 
 class Calls:
-    """Handlers of threads, one of which waits at a door."""
+    """Handlers for threads, one of which waits until it is released."""
 
     def __init__(self) -> None:
-        self.entered, self.door = threading.Event(), threading.Event()
+        self.entered, self.release = threading.Event(), threading.Event()
 
     def slow(self, message: bytes, context: Any) -> bytes:
         self.entered.set()
-        self.door.wait(60)
+        self.release.wait(60)
         return b"slow"
 
     def quick(self, message: bytes, context: Any) -> bytes:
@@ -526,11 +526,11 @@ class Calls:
 
 
 class AsyncCalls(Calls):
-    """The same on an event loop."""
+    """The same handlers on an event loop."""
 
     async def slow(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
         self.entered.set()
-        await asyncio.to_thread(self.door.wait, 60)
+        await asyncio.to_thread(self.release.wait, 60)
         return b"slow"
 
     async def quick(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
@@ -543,21 +543,21 @@ def _calls_wait(address: str, calls: Calls, gate: Gate | AsyncGate) -> None:
         slow, quick = (channel.unary_unary(f"/shop.Shop/{name}") for name in ("Slow", "Quick"))
         first = slow.future(b"", timeout=60)
         assert calls.entered.wait(20)
-        gone = quick.future(b"", timeout=600)
+        abandoned = quick.future(b"", timeout=600)
         until(lambda: gate._waits.waiting == 1)
-        gone.cancel()
+        abandoned.cancel()
         until(lambda: gate._waits.waiting == 0)
-        with pytest.raises(grpc.RpcError) as late:  # its deadline comes first
+        with pytest.raises(grpc.RpcError) as late:  # its deadline passes first
             quick(b"", timeout=0.3)
         assert late.value.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
         until(lambda: gate._waits.waiting == 0)
         second = quick.future(b"", timeout=60)
         until(lambda: gate._waits.waiting == 1)
-        calls.door.set()
+        calls.release.set()
         assert (first.result(), second.result()) == (b"slow", b"quick")
 
 
-def test_calls_wait_in_threads_no_longer_than_their_clients() -> None:
+def test_calls_in_threads_wait_no_longer_than_their_clients() -> None:
     gate, calls = Gate(PLACE), Calls()
     server = grpc.server(ThreadPoolExecutor(8), interceptors=[RateLimitInterceptor(gate)])
     server.add_generic_rpc_handlers((calls.generic(),))
@@ -566,11 +566,11 @@ def test_calls_wait_in_threads_no_longer_than_their_clients() -> None:
     try:
         _calls_wait(f"127.0.0.1:{port}", calls, gate)
     finally:
-        calls.door.set()
+        calls.release.set()
         server.stop(None).wait(20)
 
 
-def test_calls_wait_on_an_event_loop_no_longer_than_their_clients() -> None:
+def test_calls_on_an_event_loop_wait_no_longer_than_their_clients() -> None:
     async def main() -> None:
         gate, calls = AsyncGate(PLACE), AsyncCalls()
         server = aio.server(interceptors=[AsyncRateLimitInterceptor(gate)])
@@ -580,7 +580,7 @@ def test_calls_wait_on_an_event_loop_no_longer_than_their_clients() -> None:
         try:
             await asyncio.to_thread(_calls_wait, f"127.0.0.1:{port}", calls, gate)
         finally:
-            calls.door.set()
+            calls.release.set()
             await server.stop(None)
 
     asyncio.run(asyncio.wait_for(main(), 90))
@@ -589,12 +589,12 @@ def test_calls_wait_on_an_event_loop_no_longer_than_their_clients() -> None:
 # The service, without a connection.
 
 
-async def _awaited(reply: WaitingReply) -> ServiceResponse:
+async def _await_reply(reply: WaitingReply) -> ServiceResponse:
     async with asyncio.timeout(30):
         return await reply
 
 
-def test_a_reply_that_waits_can_be_left() -> None:
+def test_a_waiting_reply_can_be_abandoned() -> None:
     async def main() -> None:
         service = Service(AsyncGate(NEVER))
         body = json.dumps({"request": {"path": "/a"}}).encode()
@@ -604,7 +604,7 @@ def test_a_reply_that_waits_can_be_left() -> None:
             assert isinstance(reply, WaitingReply)
             if service.gate._waits.lines or path != "/v1/check":
                 reply.leave()
-            assert (await _awaited(reply)).status in (200, 429, 403)
+            assert (await _await_reply(reply)).status in (200, 429, 403)
         assert not service.gate._waits.lines
 
     asyncio.run(main())
@@ -614,7 +614,7 @@ def test_threads_that_wait_end_when_their_time_is_over() -> None:
     gate = Gate(policy("1 concurrent", "200ms"))
     gate.reserve(Request(), lease=600)
     with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(lambda: gate.acquire(Request(), lease=60)) for _ in range(8)]
-        assert not any(each.result(60) for each in asked)
+        pending = [threads.submit(lambda: gate.acquire(Request(), lease=60)) for _ in range(8)]
+        assert not any(each.result(60) for each in pending)
     assert not gate._waits.lines
     assert threading.active_count() < 50
