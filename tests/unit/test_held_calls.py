@@ -74,8 +74,8 @@ def test_a_function_of_def_that_gives_a_coroutine_holds_a_place_by_an_async_limi
 
     async def main() -> None:
         limited = limiter.limit("key")(decorated(work))
-        told = await asyncio.gather(*(limited() for _ in range(4)), return_exceptions=True)
-        assert [type(each) for each in told] == [list, list, RateLimited, RateLimited]
+        results = await asyncio.gather(*(limited() for _ in range(4)), return_exceptions=True)
+        assert [type(each) for each in results] == [list, list, RateLimited, RateLimited]
         assert free(limiter) == [2, 7]
         assert await AsyncLimiter("1/hour", store=make_store(core)).limit()(decorated(work))() == [2, 7]
 

@@ -1,4 +1,4 @@
-"""What is no limit is told where it is written, in every framework: what was given, and what would be right."""
+"""An invalid limit raises where it is written, in every framework, and the error shows the value and a valid limit."""
 
 # mypy: disable-error-code="untyped-decorator"
 
@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-import django_configured  # noqa: F401 - Django asks for its settings
+import django_configured  # noqa: F401 - Django reads its settings
 from asgi_requests import drive
 from headgate import ConfigError, Limiter, TokenBucket
 from headgate.http import asgi, wsgi
@@ -32,7 +32,7 @@ from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInter
 
 
 def before(scope: Any, receive: Any, send: Any = None) -> Any:
-    raise AssertionError("nobody asks")
+    raise AssertionError("this view is never called")
 
 
 DECORATORS: dict[str, Callable[..., Any]] = {
@@ -58,14 +58,14 @@ EVERYWHERE: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("make", DECORATORS.values(), ids=DECORATORS)
 @pytest.mark.parametrize("limits", [(), (None,), ("",), (" ",)])
-def test_a_limit_that_is_missing_is_told_with_what_is_right(make: Any, limits: tuple[Any, ...]) -> None:
+def test_the_error_for_a_missing_limit_shows_a_valid_one(make: Any, limits: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigError, match=re.escape('no limit is given, such as rate_limit("10/second")')):
         make(*limits)
 
 
 @pytest.mark.parametrize("make", EVERYWHERE.values(), ids=EVERYWHERE)
 @pytest.mark.parametrize("limits", [5, 3.5, True, b"1/minute", [], (), [5]])
-def test_what_can_be_no_limit_is_told_with_its_value_and_with_what_is_right(make: Any, limits: Any) -> None:
+def test_the_error_for_an_invalid_limit_shows_its_value_and_a_valid_one(make: Any, limits: Any) -> None:
     with pytest.raises(ConfigError) as raised:
         make(limits)
     assert str(raised.value).endswith(f"not {limits!r:.60}")
@@ -73,19 +73,19 @@ def test_what_can_be_no_limit_is_told_with_its_value_and_with_what_is_right(make
 
 
 @pytest.mark.parametrize("make", EVERYWHERE.values(), ids=EVERYWHERE)
-def test_a_list_of_texts_is_told_as_one_text(make: Any) -> None:
+def test_the_error_for_a_list_of_texts_shows_one_text(make: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape("one text with \";\" between them, '1/second; 9/hour'")):
         make(["1/second", "9/hour"])
 
 
 @pytest.mark.parametrize("make", EVERYWHERE.values(), ids=EVERYWHERE)
-def test_limits_of_every_kind_are_taken(make: Any) -> None:
+def test_limits_of_every_kind_are_accepted(make: Any) -> None:
     bucket = TokenBucket(capacity=5, refill=1, period="second")
     for limits in ("1/second; 9/hour", bucket, [bucket, bucket], lambda request: "1/second"):
         make(limits)
 
 
-ROUTES: dict[str, Callable[[Any], Any]] = {  # each gives what makes a view a route
+ROUTES: dict[str, Callable[[Any], Any]] = {  # each returns the decorator that makes a view a route
     "fastapi": lambda _: FastAPI().get("/"),
     "starlette": lambda _: FastAPI().get("/"),
     "flask": lambda _: flask.Flask("shop").get("/"),
@@ -99,27 +99,27 @@ BARE: dict[str, Any] = {name: DECORATORS[name] for name in DECORATORS if name in
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_a_decorator_without_its_limit_is_told_where_it_is_written(name: str) -> None:
+def test_a_decorator_without_its_limit_raises_where_it_is_written(name: str) -> None:
     rate_limit, route = BARE[name], ROUTES[name](None)
-    told = re.escape(
+    message = re.escape(
         {"fastapi": "Depends(rate_limit(", "litestar": "middleware=[rate_limit("}.get(name, "@rate_limit(")
     )
 
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
 
         @rate_limit
         @route
         async def above(request: Any) -> str:
             return "limited by nothing"
 
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
 
         @route
         @rate_limit
         async def below(request: Any) -> str:
             return "limited by nothing"
 
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
 
         class View:
             @rate_limit
@@ -128,7 +128,7 @@ def test_a_decorator_without_its_limit_is_told_where_it_is_written(name: str) ->
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_a_function_that_gives_limits_is_no_decorated_one(name: str) -> None:
+def test_a_function_that_returns_limits_is_not_taken_for_a_decorated_one(name: str) -> None:
     rate_limit = BARE[name]
 
     def plan(request: Any) -> str:
@@ -137,15 +137,15 @@ def test_a_function_that_gives_limits_is_no_decorated_one(name: str) -> None:
     rate_limit(plan)
     [rate_limit(each) for each in (plan, lambda request: "1/second")]
 
-    def made(limits: Any) -> Any:  # a decorator of a program's own, which gives what it decorates as limits
+    def forwarding_decorator(limits: Any) -> Any:  # passes the function that it decorates as limits
         return rate_limit(limits)
 
-    @made
+    @forwarding_decorator
     def other(request: Any) -> str:
         return "1/second"
 
 
-def test_a_decorator_of_litestar_with_its_limit_is_told_to_be_a_middleware() -> None:
+def test_the_error_for_a_decorator_of_litestar_says_to_use_a_middleware() -> None:
     limit = for_litestar.rate_limit("5/minute")
     with pytest.raises(ConfigError, match=re.escape("middleware=[rate_limit(")):
 
@@ -155,9 +155,9 @@ def test_a_decorator_of_litestar_with_its_limit_is_told_to_be_a_middleware() -> 
             return "read"
 
 
-def test_a_decorator_that_is_given_a_view_is_told_at_the_first_request() -> None:
+def test_a_decorator_that_gets_a_view_instead_of_limits_raises_at_the_first_request() -> None:
     async def read(request: Request) -> Any:
-        raise AssertionError("nobody asks")
+        raise AssertionError("this view is never called")
 
     app = Starlette(routes=[Route("/", for_starlette.rate_limit(read))])
     with pytest.raises(ConfigError, match=re.escape('as @rate_limit("10/second")')):
@@ -165,7 +165,7 @@ def test_a_decorator_that_is_given_a_view_is_told_at_the_first_request() -> None
 
 
 @pytest.mark.parametrize("shadow", ["false", 0, None, lambda request: False])
-def test_a_shadow_is_true_or_false_and_no_text_that_would_be_true(shadow: Any) -> None:
+def test_shadow_is_true_or_false_and_not_a_truthy_text(shadow: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"shadow is True or False, not {shadow!r:.40}")):
         Limiter("1/minute", shadow=shadow)
 
@@ -182,26 +182,26 @@ def test_a_shadow_is_true_or_false_and_no_text_that_would_be_true(shadow: Any) -
     ids=["fastapi", "flask", "litestar", "aiohttp", "django"],
 )
 @pytest.mark.parametrize("override", ["false", 0, None])
-def test_whether_wider_limits_are_overridden_is_true_or_false(limit: Any, override: Any) -> None:
+def test_override_is_true_or_false(limit: Any, override: Any) -> None:
     with pytest.raises(ConfigError, match=f"override is True or False, not {override!r}"):
         limit("1/minute", override=override)
 
 
 @pytest.mark.parametrize("limit", [for_fastapi.rate_limit, for_flask.rate_limit, for_litestar.rate_limit])
 @pytest.mark.parametrize("scope", [None, 5, b"all"])
-def test_what_is_counted_together_is_named_by_text_or_a_function(limit: Any, scope: Any) -> None:
+def test_a_scope_is_text_or_a_function(limit: Any, scope: Any) -> None:
     with pytest.raises(ConfigError, match=f"scope is text or a function of the request, not {scope!r}"):
         limit("1/minute", scope=scope)
 
 
 @pytest.mark.parametrize("options", [{"limits": "1/minute"}, {}])
-def test_whether_the_plugin_of_litestar_limits_websockets_is_true_or_false(options: Any) -> None:
+def test_the_option_websockets_of_the_litestar_plugin_is_true_or_false(options: Any) -> None:
     websockets: Any = "false"
     with pytest.raises(ConfigError, match="websockets is True or False, not 'false'"):
         for_litestar.RateLimitPlugin(websockets=websockets, **options)
 
 
-def test_whether_flask_limits_static_files_is_true_or_false() -> None:
+def test_the_option_for_static_files_of_flask_is_true_or_false() -> None:
     static: Any = "false"
     with pytest.raises(ConfigError, match="static is True or False, not 'false'"):
         for_flask.RateLimits(static=static)
@@ -222,7 +222,7 @@ def test_whether_flask_limits_static_files_is_true_or_false() -> None:
     ],
     ids=["starlette", "starlette, before", "flask", "flask, all", "litestar", "aiohttp", "django", "asgi", "wsgi"],
 )
-def test_what_answers_refusals_can_be_called(limit: Any) -> None:
-    told = {"default" if limit is for_flask.RateLimits else "limits": "1/minute"}
+def test_a_fallback_is_callable(limit: Any) -> None:
+    limits = {"default" if limit is for_flask.RateLimits else "limits": "1/minute"}
     with pytest.raises(ConfigError, match="fallback is a function or an application that answers, not 'slow down'"):
-        limit(**told, fallback="slow down")
+        limit(**limits, fallback="slow down")

@@ -94,19 +94,21 @@ class Client:
             self.app = wsgi.RateLimitMiddleware(plain_wsgi, policy, **options)
         self.kind = kind
 
-    def ask(self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str) -> httpx.Response:
+    def request(
+        self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str
+    ) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.kind == "wsgi":
             transport = httpx.WSGITransport(self.app, remote_addr=client)
             with httpx.Client(transport=transport, base_url="http://shop.example") as session:
                 return session.request(method, path, headers=named)
 
-        async def ask() -> httpx.Response:
+        async def send() -> httpx.Response:
             asgi_transport = httpx.ASGITransport(self.app, client=(client, 1234))
             async with httpx.AsyncClient(transport=asgi_transport, base_url="http://shop.example") as session:
                 return await session.request(method, path, headers=named)
 
-        return asyncio.run(ask())
+        return asyncio.run(send())
 
 
 @pytest.fixture(params=["asgi", "wsgi"])
@@ -115,50 +117,50 @@ def kind(request: pytest.FixtureRequest) -> str:
     return param
 
 
-def statuses(client: Client, *asks: dict[str, Any]) -> list[int]:
-    return [client.ask(**ask).status_code for ask in asks]
+def statuses(client: Client, *requests: dict[str, Any]) -> list[int]:
+    return [client.request(**arguments).status_code for arguments in requests]
 
 
 def test_plain_limits_count_each_address(kind: str) -> None:
     client = Client(kind, limits="2/minute", clock=ManualClock())
-    answers = [client.ask() for _ in range(3)]
+    answers = [client.request() for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     [(name, parameters)] = parse_list(answers[0].headers["RateLimit"])
     assert (name, parameters["r"]) == ("default", 1)
-    assert client.ask(client="203.0.113.10").status_code == 200
+    assert client.request(client="203.0.113.10").status_code == 200
 
 
 def test_a_refusal_is_a_problem_with_the_exact_time_to_retry(kind: str) -> None:
     clock = ManualClock()
     client = Client(kind, limits="1/minute", clock=clock)
-    client.ask()
-    refused = client.ask()
+    client.request()
+    refused = client.request()
     assert refused.headers["content-type"] == "application/problem+json"
     assert int(refused.headers["content-length"]) == len(refused.content)
     body = refused.json()
     assert (body["status"], body["violated-policies"]) == (429, ["default"])
     clock.advance(int(refused.headers["Retry-After"]) * 1_000_000 - 1_000_000)
-    assert client.ask().status_code == 429
+    assert client.request().status_code == 429
     clock.advance(1_000_000)
-    assert client.ask().status_code == 200
+    assert client.request().status_code == 200
 
 
 def test_every_response_has_the_fields_once(kind: str) -> None:
     client = Client(kind, limits="50/minute", headers=("draft-11", "x-delta"))
     for path in ("/", "/stream", "/missing", "/own"):
-        answer = client.ask(path)
+        answer = client.request(path)
         assert len(answer.headers.get_list("RateLimit-Policy")) == 1, path
         assert len(answer.headers.get_list("RateLimit")) == 1, path
         assert len(answer.headers.get_list("X-RateLimit-Remaining")) == 1, path
-    assert client.ask("/own").headers["RateLimit"] == '"mine";r=1', "the application's own field stays"
-    assert client.ask("/stream").text == "one two three"
-    assert client.ask("/missing").status_code == 404
+    assert client.request("/own").headers["RateLimit"] == '"mine";r=1', "the application's own field stays"
+    assert client.request("/stream").text == "one two three"
+    assert client.request("/missing").status_code == 404
 
 
-def test_a_request_that_finds_nothing_is_counted_and_head_has_no_body(kind: str) -> None:
+def test_a_request_for_a_missing_path_is_counted_and_head_has_no_body(kind: str) -> None:
     client = Client(kind, limits="2/minute")
     assert statuses(client, {"path": "/missing"}, {"path": "/missing"}, {"path": "/missing"}) == [404, 404, 429]
-    head = client.ask(method="HEAD")
+    head = client.request(method="HEAD")
     assert (head.status_code, head.content) == (429, b"")
     assert int(head.headers["content-length"]) > 0
 
@@ -167,7 +169,7 @@ def test_the_preflight_of_a_browser_is_not_counted_and_other_options_are(kind: s
     client = Client(kind, limits="1/minute")
     preflight = {"method": "OPTIONS", "Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
     for _ in range(3):
-        assert client.ask(**preflight).status_code != 429
+        assert client.request(**preflight).status_code != 429
     assert statuses(client, {"method": "OPTIONS"}, {"method": "OPTIONS"})[1] == 429
 
 
@@ -223,16 +225,16 @@ def test_a_policy_sees_the_whole_path_and_passes_what_it_does_not_name(kind: str
     one = [{"path": "/api/items/1", **user}, {"path": "/api/items/2", **user}, {"path": "/api/items/3", **user}]
     assert [status == 429 for status in statuses(client, *one)] == [False, False, True]
     assert statuses(client, {"path": "/api/%69tems/4", **user}) == [429], "another spelling of the same path"
-    assert client.ask("/").headers.get("RateLimit") is None
-    nobody = [{"path": f"/api/items/{number}"} for number in range(3)]
-    assert [status == 429 for status in statuses(client, *nobody)] == [False, False, True], "no free pass"
+    assert client.request("/").headers.get("RateLimit") is None
+    anonymous = [{"path": f"/api/items/{number}"} for number in range(3)]
+    assert [status == 429 for status in statuses(client, *anonymous)] == [False, False, True], "no free pass"
 
 
 def test_a_gate_of_the_right_colour_is_used_and_not_closed(kind: str) -> None:
     gate: Any = AsyncGate(POLICY) if kind == "asgi" else Gate(POLICY)
     other: Any = Gate(POLICY) if kind == "asgi" else AsyncGate(POLICY)
     client = Client(kind, gate)
-    assert client.ask("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
+    assert client.request("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
     assert client.app._enforcer._owned is None, "the caller who opened the gate closes it"
     with pytest.raises(ConfigError, match=r"this application needs an? (Async)?Gate, not an? (Async)?Gate"):
         Client(kind, other)
@@ -245,10 +247,10 @@ def test_the_response_to_a_refused_request_can_be_replaced(kind: str) -> None:
         return Refusal(503, [("Retry-After", "7"), ("Content-Type", "text/html")], b"<p>slow down</p>")
 
     client = Client(kind, limits="1/minute", refusal=friendly)
-    client.ask()
-    other = client.ask()
+    client.request()
+    other = client.request()
     assert (other.status_code, other.text, other.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
-    assert client.ask("/plain").status_code == 429
+    assert client.request("/plain").status_code == 429
 
 
 def test_a_request_may_wait_in_line(kind: str) -> None:
@@ -272,10 +274,10 @@ def test_a_queue_spaces_requests(kind: str) -> None:
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headgate"):
-        answer = Client(kind, limits="1/minute", store=BrokenStore()).ask()
+        answer = Client(kind, limits="1/minute", store=BrokenStore()).request()
     assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (200, "open")
-    assert "nobody is there" in caplog.text
-    closed = Client(kind, limits="1/minute", store=BrokenStore(), on_store_error="closed").ask()
+    assert "no server is there" in caplog.text
+    closed = Client(kind, limits="1/minute", store=BrokenStore(), on_store_error="closed").request()
     assert (closed.status_code, closed.headers["X-RateLimit-Degraded"]) == (503, "closed")
 
 
@@ -414,7 +416,7 @@ def test_a_login_that_fails_counts_and_one_that_succeeds_does_not(kind: str) -> 
     )
     assert statuses(client, *[{"path": "/"}] * 9) == [200] * 9
     assert statuses(client, *[{"path": "/missing"}] * 4) == [404, 404, 404, 429]
-    assert client.ask("/").status_code == 429, "a refused request does not reach the application"
+    assert client.request("/").status_code == 429, "a refused request does not reach the application"
 
 
 def test_a_cost_is_settled_when_the_response_is_complete(kind: str) -> None:
@@ -429,9 +431,9 @@ def test_a_cost_is_settled_when_the_response_is_complete(kind: str) -> None:
         on_decision=lambda request, decision: remaining.append(decision.remaining),
     )
     path = "/stream" if kind == "asgi" else "/"
-    body = len(client.ask(path).content)
+    body = len(client.request(path).content)
     assert body == 13
-    client.ask(path)
+    client.request(path)
     assert remaining == [80, 100 - body - 20]
 
 
@@ -449,7 +451,7 @@ def _counted(kind: str, app: Any, method: str = "GET") -> int:
     else:
         client = Client(kind, limits="5/hour")
         client.app = wsgi.RateLimitMiddleware(app, **options)
-        client.ask(method=method)
+        client.request(method=method)
     [body_bytes] = counted_bytes
     return body_bytes
 
@@ -513,7 +515,7 @@ def test_counts_that_fails_leaves_the_charge_and_is_logged(kind: str, caplog: py
     assert "the request counts as it was charged" in caplog.text
 
 
-def test_an_application_that_raises_has_answered_500(kind: str) -> None:
+def test_an_application_that_raises_counts_as_status_500(kind: str) -> None:
     seen = []
 
     def counts(request: Request, response: Any) -> bool:
@@ -527,11 +529,11 @@ def test_an_application_that_raises_has_answered_500(kind: str) -> None:
     client.app.app = broken
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            client.ask()
+            client.request()
     assert seen == [500] * 3
 
 
-def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
+def test_concurrent_guesses_are_limited_like_consecutive_ones() -> None:
     reached = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -545,12 +547,12 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
         app, limits="5/hour", clock=ManualClock(), counts=lambda request, response: response.status == 401
     )
 
-    async def ask(session: httpx.AsyncClient) -> int:
+    async def status(session: httpx.AsyncClient) -> int:
         return (await session.get("http://shop.example/")).status_code
 
     async def main() -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(middleware)) as session:
-            return await asyncio.gather(*[ask(session) for _ in range(50)])
+            return await asyncio.gather(*[status(session) for _ in range(50)])
 
     assert sorted(asyncio.run(main())) == [401] * 5 + [429] * 45
     assert reached == 5
@@ -636,7 +638,9 @@ def test_each_client_gets_its_own_fields_from_an_application_with_one_head(count
     middleware = asgi.RateLimitMiddleware(app, limits="5/hour", clock=ManualClock(), **counts)
     client = Client("asgi", limits="5/hour")
     client.app = middleware
-    headers = [client.ask(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    headers = [
+        client.request(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")
+    ]
     assert [fields.partition(";")[2].partition(";")[0] for fields in headers] == ["r=4", "r=3", "r=4"]
 
 
@@ -723,7 +727,7 @@ def test_a_native_call_that_fails_is_not_repeated(kind: str, choice: Any, monkey
     client = Client(kind, limits="1/minute", on_store_error=choice)
     client.app._enforcer.decide = lambda request: pytest.fail("it is decided again")
     for number in range(1, 3):
-        answer = client.ask()
+        answer = client.request()
         assert answer.status_code == (200 if choice == "open" else 503)
         assert answer.headers["X-RateLimit-Degraded"] == choice
         assert len(calls) == number
