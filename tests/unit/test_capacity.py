@@ -218,7 +218,7 @@ def test_a_cost_that_a_rule_does_not_say_may_be_a_whole_quota() -> None:
     assert assumed in unsaid.assumptions and assumed not in said.assumptions
 
 
-def test_what_is_in_flight_costs_a_hold_and_its_settling_and_a_record_that_is_remembered() -> None:
+def test_a_concurrent_limit_costs_a_hold_its_settlement_and_a_record_of_it() -> None:
     rates = needed(by_user("1000/minute"), rate=100)
     held = needed(by_user("20 concurrent; 1000/minute"), rate=100)
     records = held.limits[-1]

@@ -31,7 +31,7 @@ def test_seeds_are_few_and_each_is_there_once(target: str) -> None:
     assert len(set(lines)) == len(lines)
 
 
-def test_what_fuzzers_are_built_of_comes_from_the_canonical_index_with_checksums() -> None:
+def test_crates_of_fuzzers_come_from_the_canonical_index_with_checksums() -> None:
     for package in tomllib.loads((FUZZ / "Cargo.lock").read_text())["package"]:
         if "source" in package:
             assert package["source"] == CANONICAL, package

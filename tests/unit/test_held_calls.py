@@ -109,7 +109,7 @@ def test_a_generator_holds_its_place_from_its_first_value_to_its_end(limiter: Li
     assert free(limiter)[0] == 2
 
 
-def test_what_is_called_in_place_of_a_refused_generator_gives_its_values(core: str) -> None:
+def test_the_fallback_of_a_refused_generator_gives_its_values(core: str) -> None:
     limiter = Limiter("0 concurrent", store=make_store(core))
 
     @limiter.limit(key="key", on_refusal=lambda: iter([7]))

@@ -271,7 +271,7 @@ def test_two_limiters_on_one_store_share_a_line_and_free_places_for_each_other(c
     assert order == ["a", "b"]
 
 
-def test_a_caller_whose_event_loop_was_closed_holds_up_nobody(core: str) -> None:
+def test_a_caller_whose_event_loop_was_closed_holds_up_no_other(core: str) -> None:
     store = make_store(core)
     limiter, asynchronous = Limiter("1 concurrent", store=store), AsyncLimiter("1 concurrent", store=store)
     held = limiter.reserve("key", lease=LONG_S)
