@@ -75,7 +75,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `core` runs on each core that is here, one for `store_kind` on each kind of store.
+    """A test that requests `core` runs on each core that is here, one for `store_kind` on each kind of store.
 
     One for `holding_kind` runs on each kind that holds.
     """

@@ -52,14 +52,14 @@ class LimiterGate:
     def __init__(self, limiter: AsyncLimiter, key_of: Callable[[Mapping[str, Any]], str] = lambda call: "all") -> None:
         self.limiter = limiter
         self._key_of = key_of
-        self.asked = 0
+        self.reserve_count = 0
 
     async def reserve(self, *, body: Mapping[str, Any], id: str, **call: Any) -> LimiterCall:
-        self.asked += 1
+        self.reserve_count += 1
         return LimiterCall(await self.limiter.reserve(self._key_of(call), {"tokens": body["max_tokens"]}, id=id))
 
 
 def answer_of(tokens: int, **more: Any) -> dict[str, Any]:
-    """What a provider answers that took so many tokens, one of them of input; none where it took none."""
+    """The response of a provider that used so many tokens, one of them of input, or none where it used none."""
     read = min(tokens, 1)  # a usage without input is not believed of a call that sent some
     return {"choices": [], "usage": {"prompt_tokens": read, "completion_tokens": tokens - read}, **more}

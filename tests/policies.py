@@ -261,8 +261,8 @@ def _spoilt(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def scopes(draw: st.DrawFn) -> dict[str, Any]:
-    """A scope of ASGI, most often one that servers make."""
-    path, _, asked = draw(paths()).partition("?")
+    """An ASGI scope, most often one that servers create."""
+    path, _, query = draw(paths()).partition("?")
     lines = [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in draw(HEADERS)
     ]  # fmt: skip
@@ -276,7 +276,7 @@ def scopes(draw: st.DrawFn) -> dict[str, Any]:
         "path": path,
         "root_path": draw(st.sampled_from(["", "", "/api", "/api/v1", "/", None])),
         "raw_path": draw(st.sampled_from([path.encode("utf-8", "surrogatepass"), None, b"", b"/caf\xe9/%41"])),
-        "query_string": asked.encode("latin-1", "replace"),
+        "query_string": query.encode("latin-1", "replace"),
         "headers": tuple(headers) if draw(st.sampled_from([False, False, True])) else headers,
         "client": client,
     }
@@ -287,17 +287,17 @@ def scopes(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def environs(draw: st.DrawFn) -> dict[str, Any]:
-    """An environ of WSGI, most often one that servers make."""
-    path, _, asked = draw(paths()).partition("?")
+    """A WSGI environ, most often one that servers create."""
+    path, _, query = draw(paths()).partition("?")
     environ: dict[str, Any] = {
         "REQUEST_METHOD": draw(METHODS),
         "SCRIPT_NAME": draw(st.sampled_from(["", "", "/api", "/\xe9"])),
         "PATH_INFO": path.encode("utf-8", "surrogatepass").decode("latin-1"),
-        "QUERY_STRING": asked,
+        "QUERY_STRING": query,
         "REMOTE_ADDR": draw(st.sampled_from(ADDRESSES)),
         "SERVER_NAME": draw(st.sampled_from(["shop.test", "a.example.com"])),
     }
-    if draw(st.sampled_from([False, False, True])):  # what gunicorn takes for the mount
+    if draw(st.sampled_from([False, False, True])):  # the variable from which gunicorn reads the mount
         environ["HTTP_SCRIPT_NAME"] = draw(st.sampled_from(["", "/api", "/x,/api", "/", "x", "\xe9"]))
     for name, value in draw(HEADERS):
         upper = name.upper().replace("-", "_")

@@ -36,12 +36,12 @@ STEPS = st.lists(
 """(what is done, through which version of the limit, how many units, after how many microseconds)"""
 
 
-def answers(
+def results_of(
     store: Any, texts: tuple[str, ...], cost: int, steps: list[tuple[str, int, int, int]], *, forgets: bool
 ) -> list[Any]:
-    """What a store tells at each step of a hold of this cost.
+    """The results of a store at each step of a hold of this cost.
 
-    Where it `forgets`, so many other keys come that it drops all that has ended.
+    Where it `forgets`, so many other keys are charged that it drops all states that have ended.
     """
     clock = ManualClock()
     limiters = [Limiter(text, store=store, name="api", clock=clock) for text in texts]
@@ -83,6 +83,6 @@ def answers(
 def test_holds_of_changed_limits_are_settled_alike_whether_or_not_a_state_that_ended_was_forgotten(
     texts: tuple[str, ...], cost: int, steps: list[tuple[str, int, int, int]]
 ) -> None:
-    results = [answers(make_store(kind), texts, cost, steps, forgets=False) for kind in deciding(HOLDING)]
-    results.append(answers(MemoryStore(core="python"), texts, cost, steps, forgets=True))
+    results = [results_of(make_store(kind), texts, cost, steps, forgets=False) for kind in deciding(HOLDING)]
+    results.append(results_of(MemoryStore(core="python"), texts, cost, steps, forgets=True))
     assert all(one == results[0] for one in results)

@@ -1,4 +1,4 @@
-"""The native checks and the Python service are one: the same bytes, the same state afterwards, the same figures."""
+"""The native checks and the Python service agree: the same bytes, the same state afterwards, the same figures."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Door:
         assert self.checks is not None
 
     def answer(self, request: ServiceRequest) -> ServiceResponse:
-        """The response, natively where that can be."""
-        came = self.ask(request)
-        event("answered natively" if came else "left to Python")
-        if came is None:
+        """The response, from the native core where it can give one."""
+        reply_parts = self.native_reply(request)
+        event("answered natively" if reply_parts else "left to Python")
+        if reply_parts is None:
             return answer_of(self.service.answer(request))
-        status, content_type, body, fields = came
+        status, content_type, body, fields = reply_parts
         return ServiceResponse(status, content_type, body, fields)
 
-    def ask(self, request: ServiceRequest) -> Any:
-        """What the native core answers."""
+    def native_reply(self, request: ServiceRequest) -> Any:
+        """The reply of the native core, or None where it leaves the request to Python."""
         if request.body:
             return self.checks.described(request.body)
         _, place, rest = request.path.split("/", 2)
@@ -75,7 +75,7 @@ async def _awaited(reply: Awaitable[ServiceResponse]) -> ServiceResponse:
 
 
 def is_plain(request: ServiceRequest) -> bool:
-    """Whether nothing of a gateway's request is for Python: text of ASCII, names without `_`, each once."""
+    """Whether no part of a gateway's request is left to Python: ASCII text, names without `_`, each once."""
     names = [name for name, _ in request.headers]
     return (
         request.path.split("/")[2] in ("default", "some")
@@ -94,21 +94,23 @@ def check_alike(policy: Policy, history: list[TimedRequest], kind: str) -> None:
         assert (one.status, one.body, list(one.headers)) == (other.status, other.body, list(other.headers))
         if one.body:
             assert one.content_type == other.content_type
-    one_kept, other_kept = door.service.gate.stats(), service.gate.stats()
-    if not (one_kept.expired or other_kept.expired):  # when a store finds something expired is chance
-        assert one_kept.keys == other_kept.keys
+    one_stats, other_stats = door.service.gate.stats(), service.gate.stats()
+    if not (one_stats.expired or other_stats.expired):  # the moment at which a store finds an expired state is chance
+        assert one_stats.keys == other_stats.keys
     assert door.decisions == decisions_of(service)
 
 
 @given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=10))
-def test_the_door_answers_as_the_service_does_and_leaves_the_same_state(
+def test_native_checks_respond_as_the_service_does_and_leave_the_same_state(
     policy: dict[str, Any], history: list[TimedRequest]
 ) -> None:
     check_alike(read_policy(policy), history, "native")
 
 
 @given(policies(), st.lists(TIMED_REQUESTS, min_size=1, max_size=4))
-def test_on_a_shared_store_too(policy: dict[str, Any], history: list[TimedRequest]) -> None:
+def test_native_checks_on_a_shared_store_respond_as_the_service_does(
+    policy: dict[str, Any], history: list[TimedRequest]
+) -> None:
     check_alike(read_policy(policy), history, "shared")
 
 
@@ -116,7 +118,7 @@ def test_on_a_shared_store_too(policy: dict[str, Any], history: list[TimedReques
 def test_a_plain_request_is_answered_natively(policy: dict[str, Any], request: ServiceRequest) -> None:
     door = Door(read_policy(policy), ManualClock(START_US), "native")
     if is_plain(request):
-        assert door.ask(request) is not None
+        assert door.native_reply(request) is not None
 
 
 @given(policies(), descriptors())
@@ -125,4 +127,4 @@ def test_a_plain_descriptor_is_answered_natively(policy: dict[str, Any], descrip
     entries = [{"key": key, "value": value} for key, value in descriptor.entries]
     body = json.dumps({"request": {"entries": entries}}).encode()
     if all(text.isascii() for entry in descriptor.entries for text in entry):
-        assert door.ask(ServiceRequest("POST", "/v1/check", [], "127.0.0.1", body)) is not None
+        assert door.native_reply(ServiceRequest("POST", "/v1/check", [], "127.0.0.1", body)) is not None

@@ -1,4 +1,4 @@
-"""The native gate and the gate of Python are one: same rules, same keys, same decisions, same state afterwards."""
+"""The native gate and the Python gate agree: same rules, same keys, same decisions, same state afterwards."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ RULESETS = st.sampled_from([ALL_RULES, ALL_RULES, "some"])
 
 
 def pair(policy: Policy, clock: ManualClock) -> tuple[Gate, Gate]:
-    """A gate that decides natively, and one that does not, each with a store of its own."""
+    """A gate that decides natively and one that does not, each with its own store."""
     native, python = [Gate(policy, store=store, clock=clock) for store in make_twins()]
     assert native._native is not None
     python._decide_by(python.resolver, None)
     return native, python
 
 
-def told(resolved: Resolved) -> object:
-    """What is asked, as values that can be compared."""
+def comparable(resolved: Resolved) -> object:
+    """A resolved request as values that can be compared."""
     bound, operation, rules, units = resolved
     settled = numbers(bound.decide(None)) if isinstance(bound, Settled) else None
     return settled, operation.keys, operation.costs, [rule.name for rule in rules], units
 
 
-def only_python_can_say(request: Request | Descriptor, cost: object, units: Collection[str]) -> bool:
-    """Whether a subject has an odd cost, or text that is no ASCII: only Python knows its cases and spaces for sure."""
+def is_left_to_python(request: Request | Descriptor, cost: object, units: Collection[str]) -> bool:
+    """Whether a subject has an unusual cost, or text that is not ASCII: only Python knows its cases and spaces."""
     texts = [text for entry in request.entries for text in entry]
     texts += [request.method, request.path, request.host, request.client_ip, request.endpoint]
     texts += request.headers.values()
@@ -61,39 +61,39 @@ def is_plain(cost: object) -> bool:
     return type(cost) is int and cost >= 0
 
 
-def taken(
+def hold_outcome(
     gate: Gate, act: str, request: Request | Descriptor, cost: Any, ruleset: str, name: str | None, *, is_unused: bool
 ) -> object:
-    """What comes of a request that is held or acquired, as values that can be compared, and how it ends."""
-    how: dict[str, Any] = {"timeout": 0} if act == "acquire" else {}
+    """The outcome of a request that is held or acquired, as values that can be compared, and how it ends."""
+    options: dict[str, Any] = {"timeout": 0} if act == "acquire" else {}
     if act != "acquire" or name is not None:
-        how |= {"lease": 60, "id": name}
+        options |= {"lease": 60, "id": name}
     try:
-        came: Any = getattr(gate, act)(request, cost, ruleset=ruleset, **how)
-        if not hasattr(came, "settled"):
-            return numbers(came)
-        own = came.id if name is None else gate.id_of(request, name, cost, ruleset=ruleset)
-        assert own == came.id or not came
-        end = came.commit(0 if is_unused else None).outcome if came else "refused"
+        result: Any = getattr(gate, act)(request, cost, ruleset=ruleset, **options)
+        if not hasattr(result, "settled"):
+            return numbers(result)
+        own = result.id if name is None else gate.id_of(request, name, cost, ruleset=ruleset)
+        assert own == result.id or not result
+        end = result.commit(0 if is_unused else None).outcome if result else "refused"
     except HeadgateError as error:
         return type(error), str(error)
-    return numbers(came.decision), came.repeated, end
+    return numbers(result.decision), result.repeated, end
 
 
-def came(act: Any, request: Request | Descriptor, cost: Any, ruleset: str) -> object:
-    """What an act gives, or how it is refused."""
+def outcome(act: Any, request: Request | Descriptor, cost: Any, ruleset: str) -> object:
+    """The decision of a call as values that can be compared, or its error."""
     try:
         return numbers(act(request, cost, ruleset=ruleset))
     except HeadgateError as error:
         return type(error), str(error)
 
 
-def assert_as_much_is_kept(one: Gate, other: Gate) -> None:
-    """Compare what their stores keep, where neither has found something expired: when it does is chance."""
+def assert_same_stats(one: Gate, other: Gate) -> None:
+    """Compare the sizes of both stores, unless one has found an expired state: that moment is chance."""
     own, others = one.stats(), other.stats()
-    is_told = not (own.expired or others.expired)
-    event("nothing was found expired" if is_told else "something was found expired")
-    if is_told:
+    is_comparable = not (own.expired or others.expired)
+    event("nothing was found expired" if is_comparable else "something was found expired")
+    if is_comparable:
         assert (own.keys, own.holds) == (others.keys, others.holds)
 
 
@@ -109,14 +109,14 @@ def test_both_gates_decide_alike_and_leave_the_same_state(
         clock.advance(wait_us)
         resolved = native._native.resolve(request, cost, ruleset)
         if resolved is None:
-            assert only_python_can_say(request, cost, native.policy.units)
+            assert is_left_to_python(request, cost, native.policy.units)
         else:
-            assert told(resolved) == told(python.resolver.resolve(request, cost, ruleset))
-        event(f"{type(request).__name__}: {'told natively' if resolved else 'left to Python'}")
+            assert comparable(resolved) == comparable(python.resolver.resolve(request, cost, ruleset))
+        event(f"{type(request).__name__}: {'resolved natively' if resolved else 'left to Python'}")
         for act in ("peek", "hit", "peek"):
-            one, other = [came(getattr(gate, act), request, cost, ruleset) for gate in (native, python)]
+            one, other = [outcome(getattr(gate, act), request, cost, ruleset) for gate in (native, python)]
             assert one == other, act
-    assert_as_much_is_kept(native, python)
+    assert_same_stats(native, python)
 
 
 @given(policies(), st.lists(subjects(), min_size=1, max_size=8))
@@ -125,7 +125,7 @@ def test_both_gates_replay_alike(policy: dict[str, Any], history: list[Request |
     for number, request in enumerate(history):
         one, other = [decide_at(request, START_US + number, 1) for decide_at in (native, python)]
         assert numbers(one[0]) == numbers(other[0])
-        assert told(one[1]) == told(other[1])
+        assert comparable(one[1]) == comparable(other[1])
 
 
 @given(policies(), st.lists(subjects(), min_size=1, max_size=6))
@@ -170,10 +170,12 @@ def test_both_gates_hold_and_acquire_alike(
     for request, cost, ruleset, act, name, wait_us in history:
         clock.advance(wait_us)
         is_unused = bool(wait_us % 2)
-        one, other = [taken(gate, act, request, cost, ruleset, name, is_unused=is_unused) for gate in (native, python)]
+        one, other = [
+            hold_outcome(gate, act, request, cost, ruleset, name, is_unused=is_unused) for gate in (native, python)
+        ]
         assert one == other, act
         if not isinstance(twin.resolver.resolve(request, 1, ruleset)[0], Settled):
             assert native.id_of(request, "c", ruleset=ruleset) == twin.id_of(request, "c", ruleset=ruleset)
-        left = [came(gate.peek, request, 1, ruleset) for gate in (native, python)]
+        left = [outcome(gate.peek, request, 1, ruleset) for gate in (native, python)]
         assert left[0] == left[1]
-    assert_as_much_is_kept(native, python)
+    assert_same_stats(native, python)

@@ -67,7 +67,7 @@ def test_a_call_is_packed_in_the_same_bytes(limits: tuple[NamedLimit, ...], data
 
 
 def read_by_python(commands: Commands, reply: bytes, costs: tuple[int, ...]) -> Decision | None:
-    """What Python makes of a reply; None where it is an error."""
+    """The decision that Python reads from a reply, or None where it is an error."""
     steps = commands.decide(Operation(("k",) * commands.groups, costs))
     next(steps)
     try:
@@ -77,11 +77,11 @@ def read_by_python(commands: Commands, reply: bytes, costs: tuple[int, ...]) -> 
         return decision
     except (StoreError, ZeroDivisionError, ValueError, OverflowError):
         return None
-    raise AssertionError("it asks again")
+    raise AssertionError("it sends a second call")
 
 
 def replies(count: int) -> st.SearchStrategy[bytes]:
-    """Whatever a server may reply for so many limits."""
+    """All kinds of replies of a server for so many limits."""
     doubles = st.sampled_from([1, 3 * count, 5 * count, 5 * count, 2]).flatmap(
         lambda length: st.lists(DOUBLES, min_size=length, max_size=length)
     )
@@ -103,9 +103,9 @@ def test_a_reply_is_read_alike_or_left_to_python(limits: tuple[NamedLimit, ...],
     read = calls.read(limits, reply, costs)
     event("left to Python" if read is None else "read natively")
     if read is not None:
-        told = read_by_python(commands, reply, costs)
-        assert told is not None
-        assert (read.allowed, read.readings, read.binding) == (told.allowed, told.readings, told.binding)
+        expected = read_by_python(commands, reply, costs)
+        assert expected is not None
+        assert (read.allowed, read.readings, read.binding) == (expected.allowed, expected.readings, expected.binding)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

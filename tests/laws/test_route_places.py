@@ -25,16 +25,16 @@ NAMES = st.sampled_from([b"content-type", b"content-length", b"ratelimit", b"rat
 FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=4)), max_size=4)
 
 
-def fresh(text: str | None) -> str | None:
+def fresh_copy(text: str | None) -> str | None:
     """The same text in another object, as servers make one for each request."""
     return None if text is None else "".join(list(text))
 
 
 @st.composite
 def ways(draw: st.DrawFn) -> dict[str, Any]:
-    """How a request came to its route; the number of its router is in `router`, as each core has its own."""
+    """How a request reached its route. `router` is the number of its router, as each core has its own routers."""
     route = draw(st.sampled_from([None, *ROUTES]))
-    told = {
+    fields = {
         "router": draw(st.sampled_from([None, 0, 1])),
         "route": route,
         "endpoint": draw(st.sampled_from(ENDPOINTS)) if route is None else route.endpoint,
@@ -44,39 +44,39 @@ def ways(draw: st.DrawFn) -> dict[str, Any]:
         "method": draw(st.sampled_from(["GET", "POST", None])),
     }
     lacks = draw(st.sets(st.sampled_from(["fastapi", "app_root_path", "root_path", "method"])))
-    return {name: value for name, value in told.items() if name not in lacks}
+    return {name: value for name, value in fields.items() if name not in lacks}
 
 
 class Side:
-    """Places of one core, and what they had to find."""
+    """Places of one core, and the queries at which they had to find a route."""
 
     def __init__(self, kind: Any, *, by_method: bool) -> None:
         self.routers = [SimpleNamespace(), SimpleNamespace()]
         self.found: list[int] = []
-        self.asked = 0
+        self.query_count = 0
         self.places = [kind(self.find, by_method=by_method) for _ in range(2)]
 
     def find(self, scope: Any) -> tuple[str, bool]:
-        self.found.append(self.asked)
-        return f"found for {self.asked}", scope["route"] is not None
+        self.found.append(self.query_count)
+        return f"found for {self.query_count}", scope["route"] is not None
 
     def of(self, limit: int, way: dict[str, Any]) -> str:
         router = way["router"]
         texts: dict[str, Any] = {
-            name: fresh(way[name]) for name in ("app_root_path", "root_path", "method") if name in way
+            name: fresh_copy(way[name]) for name in ("app_root_path", "root_path", "method") if name in way
         }
         scope: dict[str, Any] = {**way, **texts, "router": None if router is None else self.routers[router]}
-        assert self.places[limit].decide(scope) is None, "there is nothing to ask"
-        made: str = self.places[limit].of(scope)
-        self.asked += 1
-        return made
+        assert self.places[limit].decide(scope) is None, "there is no decision"
+        found_place: str = self.places[limit].of(scope)
+        self.query_count += 1
+        return found_place
 
 
 @given(st.booleans(), st.lists(st.tuples(st.integers(0, 1), ways()), min_size=1, max_size=40))
-def test_both_cores_find_a_route_once_for_each_way_to_it(by_method: bool, asked: list[tuple[int, Any]]) -> None:
+def test_both_cores_find_a_route_once_for_each_way_to_it(by_method: bool, requests: list[tuple[int, Any]]) -> None:
     assert core.native is not None
     python, native = Side(PythonPlaces, by_method=by_method), Side(core.native.RoutePlaces, by_method=by_method)
-    for limit, way in asked:
+    for limit, way in requests:
         assert python.of(limit, way) == native.of(limit, way)
     assert python.found == native.found
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below read its settings
 
 # isort: split
 

@@ -72,7 +72,7 @@ def test_prefixes_tell_clients_apart_more_coarsely() -> None:
 
 
 @given(address=st.ip_addresses(), other=st.ip_addresses())
-def test_each_address_is_told_in_one_form_only(address: object, other: object) -> None:
+def test_each_address_has_only_one_written_form(address: object, other: object) -> None:
     exact = AddressRules(ipv6_prefix=128)
     assert (exact.client(str(address), "") == exact.client(str(other), "")) == (
         parse_address(str(address)) == parse_address(str(other))
@@ -109,6 +109,6 @@ def test_no_header_is_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1/8", "10.0.0.0/33", "::/129", "example.com", "10.0.0"])
-def test_what_is_no_network_is_refused(text: str) -> None:
+def test_an_invalid_network_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="a network is written as"):
         parse_network(text)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below read its settings
 
 # isort: split
 
@@ -70,7 +70,7 @@ from headgate.testing import ManualClock
 USERS = ("ann", "bob")
 ADDRESSES = {"ann": "203.0.113.1", "bob": "203.0.113.2"}
 Statuses = Callable[[str], int]
-"""The status of one request of this user, who differs from others in everything that a request has."""
+"""Returns the status of one request of a user. The requests of two users differ in every field."""
 
 
 def sent_by(user: str) -> tuple[str, dict[str, str]]:
@@ -81,8 +81,8 @@ def sent_by(user: str) -> tuple[str, dict[str, str]]:
 def check_users_are_distinguished(statuses: Callable[[Any], Statuses], key: Any) -> None:
     """Each user has one request, whatever others sent; a key that is missing or the same for all would not do."""
     status = statuses(key)
-    asked = [(user, status(user)) for user in ("ann", "ann", "bob", "bob", "ann")]
-    assert asked == [("ann", 200), ("ann", 429), ("bob", 200), ("bob", 429), ("ann", 429)]
+    decided = [(user, status(user)) for user in ("ann", "ann", "bob", "bob", "ann")]
+    assert decided == [("ann", 200), ("ann", 429), ("bob", 200), ("bob", 429), ("ann", 429)]
 
 
 class Looking:
@@ -134,7 +134,7 @@ LATER: dict[str, Any] = {
 }
 
 
-# FastAPI and Starlette: slowapi, fastapi-limiter, and what their docs show.
+# FastAPI and Starlette: functions of slowapi and fastapi-limiter, and those that their docs show.
 
 CURRENT: contextvars.ContextVar[str] = contextvars.ContextVar("user")
 
@@ -181,8 +181,8 @@ def in_fastapi(key: Any) -> Statuses:
     return functools.partial(status_of, app)
 
 
-class Authenticates:
-    """A middleware that says who it is, as Starlette's docs have one."""
+class SetsUserInScope:
+    """A middleware that sets the user, as in Starlette's docs."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -200,14 +200,16 @@ async def answer(request: Any) -> PlainTextResponse:
 
 def at_an_endpoint(key: Any) -> Statuses:
     limited = of_starlette.RateLimits(clock=ManualClock())("1/minute", key=key, scope="all")(answer)
-    app = Starlette(routes=[Route("/users/{user}", limited)], middleware=[Middleware(Authenticates)])
+    app = Starlette(routes=[Route("/users/{user}", limited)], middleware=[Middleware(SetsUserInScope)])
     return functools.partial(status_of, app)
 
 
 def before_a_route(key: Any) -> Statuses:
     own = of_starlette.RateLimits(clock=ManualClock())
     limit = Middleware(of_starlette.RouteLimit, limits="1/minute", key=key, scope="all", rate_limits=own)
-    app = Starlette(routes=[Route("/users/{user}", answer, middleware=[limit])], middleware=[Middleware(Authenticates)])
+    app = Starlette(
+        routes=[Route("/users/{user}", answer, middleware=[limit])], middleware=[Middleware(SetsUserInScope)]
+    )
     return functools.partial(status_of, app)
 
 
@@ -215,7 +217,7 @@ def before_an_application(key: Any) -> Statuses:
     app = FastAPI()
     app.get("/users/{user}")(authenticated)
     app.add_middleware(of_fastapi.RateLimitMiddleware, limits="1/minute", key=key, clock=ManualClock())
-    app.add_middleware(Authenticates)
+    app.add_middleware(SetsUserInScope)
     return functools.partial(status_of, app)
 
 
@@ -365,12 +367,12 @@ def test_in_front_of_flask_a_function_gets_a_request_of_flask(name: str) -> None
 
 @async_unsafe
 def load_user(request: Any) -> Any:
-    """A user out of a database, which Django asks in threads only."""
+    """A user from a database, which Django queries in threads only."""
     return SimpleNamespace(is_authenticated=True, pk=request.headers["X-User"])
 
 
 class LazyUser:
-    """As AuthenticationMiddleware: the user is loaded when somebody asks."""
+    """Like AuthenticationMiddleware: the user is loaded when it is first read."""
 
     sync_capable = async_capable = True
 
@@ -429,7 +431,7 @@ read_django_later.__qualname__ = "read_django"
 
 
 class DjangoSite:
-    """A site with one view; the settings are in force while a request is asked."""
+    """A site with one view; the settings are in force during a request."""
 
     def __init__(self, colour: str, view: Any, **settings: Any) -> None:
         self.urlpatterns = [path("users/<user>", view)]
@@ -575,7 +577,7 @@ def test_functions_for_rest_framework_distinguish_users(name: str) -> None:
     check_users_are_distinguished(at_a_rest_view, OF_REST[name])
 
 
-# Litestar: its own limiter's, and what its docs show.
+# Litestar: functions of its own limiter, and those that its docs show.
 
 OF_LITESTAR: dict[str, Any] = {
     **ANYWHERE,
@@ -595,8 +597,8 @@ async def read_litestar(user: FromPath[str]) -> str:
     return user
 
 
-class SaysWho:
-    """An ASGI middleware that says who it is."""
+class SetsUser:
+    """An ASGI middleware that sets the user."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -608,7 +610,7 @@ class SaysWho:
 
 def in_litestar(key: Any) -> Statuses:
     limit = of_litestar.RateLimits(clock=ManualClock())("1/minute", key=key, scope="all")
-    app = Litestar([read_litestar], middleware=[SaysWho, limit], openapi_config=None, logging_config=None)
+    app = Litestar([read_litestar], middleware=[SetsUser, limit], openapi_config=None, logging_config=None)
     return functools.partial(status_of, app)
 
 

@@ -1,4 +1,4 @@
-"""What a policy needs of Redis follows from its limits, its users and their requests."""
+"""The Redis capacity that a policy needs follows from its limits, its users and their requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_no_more_states_than_users_and_no_more_than_are_alive() -> None:
 
 
 def many_places(paths: int) -> Capacity:
-    """Of a policy whose dearest request is of the last of its methods, hosts and paths."""
+    """Of a policy whose most expensive request is of the last of its methods, hosts and paths."""
     rules = [
         {"by": ["ip"], "limits": "5/minute", "match": {"path": f"/p{number:05}", "host": f"h{number % 9}.example"}}
         for number in range(paths)
@@ -48,7 +48,7 @@ def many_places(paths: int) -> Capacity:
     return needed(*rules, *methods, {"by": ["ip"], "limits": "5/minute; 6/hour; 7/day", "match": dear})
 
 
-def test_the_dearest_request_is_found_among_many_methods_hosts_and_paths() -> None:
+def test_the_most_expensive_request_is_found_among_many_methods_hosts_and_paths() -> None:
     found = many_places(189)
     assert (found.request.method, found.request.host, found.request.path) == ("PUT", "h8.example", "/p00188")
     assert (found.request.limits, len(found.request.rules)) == (5, 3)
@@ -57,11 +57,11 @@ def test_the_dearest_request_is_found_among_many_methods_hosts_and_paths() -> No
 
 def test_a_policy_with_too_many_combinations_says_so() -> None:
     combinations, looked_at = 4 * 10 * 1801, (1 << 24) // 1805
-    told = f"{combinations - looked_at:,} combinations of methods, hosts and paths were not examined"
-    assert any(text.startswith(told) for text in many_places(1800).assumptions)
+    expected = f"{combinations - looked_at:,} combinations of methods, hosts and paths were not examined"
+    assert any(text.startswith(expected) for text in many_places(1800).assumptions)
 
 
-def test_what_tells_no_users_apart_makes_few_keys() -> None:
+def test_identities_that_do_not_distinguish_users_make_few_keys() -> None:
     needs = needed(
         {"by": [], "limits": "5/minute"},
         {"by": ["method"], "limits": "5/minute", "match": {"method": ["GET", "POST"]}},
@@ -99,7 +99,7 @@ def test_a_log_has_an_entry_for_each_request_up_to_its_quota() -> None:
     assert (idle.states, idle.entries) == (695, 1295)
 
 
-def test_the_dearest_tier_counts() -> None:
+def test_the_most_expensive_tier_counts() -> None:
     found = needed(
         by_user({"free": "10/minute log", "pro": "1000/minute log"}),  # type: ignore[arg-type]
         tiers={"from": {"header": "X-Tier"}, "default": "free"},
@@ -113,7 +113,7 @@ def test_memory_is_the_sum_with_a_reserve() -> None:
     assert found.memory_bytes == pytest.approx(found.state_bytes * MEMORY_FACTOR, abs=1)
 
 
-def test_the_dearest_request_is_one_that_there_can_be() -> None:
+def test_the_most_expensive_request_is_a_possible_one() -> None:
     found = needed(
         by_user("5/minute", match={"path": "/a/**", "method": "POST"}),
         by_user("5/minute; 50/hour", match={"path": "/b/{id}", "method": "GET"}),
@@ -154,7 +154,7 @@ def test_several_keys_are_several_round_trips_in_a_cluster() -> None:
     assert needed(*rules, rate=200_000).round_trips == 2
 
 
-def test_a_policy_that_a_cluster_cannot_keep_is_told_of() -> None:
+def test_a_policy_that_a_cluster_cannot_hold_is_reported() -> None:
     rules = (by_user("50/second queue 200"), {"by": ["ip"], "limits": "5/minute"})
     assert needed(*rules, rate=10).obstacle == ""
     assert "rule r0 is a queue and may meet rule r1" in needed(*rules, rate=200_000).obstacle
@@ -181,7 +181,7 @@ def test_a_key_of_all_requests_is_good_for_what_one_shard_decides() -> None:
         ({"path": "/health"}, "GET", "/"),
     ],
 )
-def test_what_is_exempt_is_not_taken_for_all_requests(exempt: dict[str, Any], method: str, path: str) -> None:
+def test_an_exemption_is_not_taken_for_all_requests(exempt: dict[str, Any], method: str, path: str) -> None:
     found = needed(by_user("5/minute"), exempt=[exempt])
     assert (found.request.rules, found.request.method, found.request.path) == (("r0",), method, path)
     assert found.layout == "cluster"
@@ -192,10 +192,10 @@ def test_where_no_limit_applies_nothing_is_needed_but_memory() -> None:
     assert (found.request.limits, found.layout, found.saturated) == (0, "single", 0)
 
 
-def test_it_says_what_it_assumes() -> None:
-    told = " ".join(needed(by_user("5/minute")).assumptions)
-    assert "Redis 7" in told
-    assert "1.5 times" in told
+def test_the_capacity_lists_its_assumptions() -> None:
+    assumptions = " ".join(needed(by_user("5/minute")).assumptions)
+    assert "Redis 7" in assumptions
+    assert "1.5 times" in assumptions
 
 
 def test_each_unit_has_a_hash_of_its_own_and_a_cost_of_its_own() -> None:
@@ -218,7 +218,7 @@ def test_a_cost_that_a_rule_does_not_say_may_be_a_whole_quota() -> None:
     assert assumed in unsaid.assumptions and assumed not in said.assumptions
 
 
-def test_what_is_in_flight_costs_a_hold_and_its_settling_and_a_record_that_is_remembered() -> None:
+def test_a_concurrent_limit_costs_a_hold_its_settlement_and_a_record_of_it() -> None:
     rates = needed(by_user("1000/minute"), rate=100)
     held = needed(by_user("20 concurrent; 1000/minute"), rate=100)
     records = held.limits[-1]

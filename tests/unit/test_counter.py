@@ -14,7 +14,7 @@ RATES = (1, 2, 3, 5, 10, 12, 60)
 
 @pytest.mark.parametrize("limit", RATES)
 @pytest.mark.parametrize("phase", [0.000_001, 0.1, 0.5, 0.9, 0.999_999])
-def test_a_client_that_asks_exactly_at_the_rate_always_passes(core: str, limit: int, phase: float) -> None:
+def test_a_client_that_sends_exactly_at_the_rate_always_passes(core: str, limit: int, phase: float) -> None:
     apart_us = MINUTE_US // limit
     clock = ManualClock(START_US + max(1, min(round(apart_us * phase), apart_us - 1)))
     limiter = make_limiter(core, SlidingWindow(limit=limit, period="minute"), clock)
@@ -24,7 +24,7 @@ def test_a_client_that_asks_exactly_at_the_rate_always_passes(core: str, limit: 
 
 
 @pytest.mark.parametrize("limit", RATES)
-def test_a_client_that_asks_at_the_rate_and_on_the_border_itself_is_refused_one_request_in_two_windows(
+def test_a_client_that_sends_at_the_rate_and_exactly_on_the_border_is_refused_one_request_in_two_windows(
     core: str, limit: int
 ) -> None:
     clock = ManualClock(START_US)

@@ -23,10 +23,10 @@ from headgate.service.workers.cpus import by_core, cpus_of_threads
 def test_each_core_gives_one_cpu_before_any_gives_a_second(
     tmp_path: Path, siblings: list[str], order: list[int]
 ) -> None:
-    for cpu, told in enumerate(siblings):
+    for cpu, siblings_of_cpu in enumerate(siblings):
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{told}\n")
+        (folder / "thread_siblings_list").write_text(f"{siblings_of_cpu}\n")
     assert by_core(reversed(range(4)), tmp_path) == order
 
 

@@ -225,7 +225,7 @@ def test_methods_of_every_kind_partial_functions_and_objects_are_limited(core: s
             call()
 
 
-def test_what_stands_in_the_wrong_order_is_refused_where_it_is_written(core: str) -> None:
+def test_decorators_in_the_wrong_order_are_refused_where_they_are_written(core: str) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     plain: Any = len
     kinds: list[Any] = [staticmethod(plain), classmethod(plain)]
@@ -236,7 +236,7 @@ def test_what_stands_in_the_wrong_order_is_refused_where_it_is_written(core: str
         limiter.limit("key")(ManualClock)
 
 
-def test_limit_without_its_parentheses_is_told_where_it_is_written(core: str) -> None:
+def test_limit_without_its_parentheses_raises_where_it_is_written(core: str) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     with pytest.raises(ConfigError, match=re.escape("@limiter.limit()")):
 
@@ -254,7 +254,7 @@ def test_limit_without_its_parentheses_is_told_where_it_is_written(core: str) ->
     assert other(5) == 5
 
 
-def test_limit_of_a_function_that_is_no_key_is_told_when_that_is_called(core: str) -> None:
+def test_limit_of_a_function_that_returns_no_key_raises_at_its_call(core: str) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     function: Any = lambda *amounts, **named: None  # noqa: E731
     charge: Any = limiter.limit(function)  # which is what @limiter.limit gives
@@ -264,14 +264,14 @@ def test_limit_of_a_function_that_is_no_key_is_told_when_that_is_called(core: st
         assert "secret" not in str(caught.value)
 
 
-def test_a_shadow_limiter_counts_and_tells_and_refuses_nobody(core: str) -> None:
+def test_a_shadow_limiter_counts_and_reports_and_refuses_no_call(core: str) -> None:
     limiter = Limiter("2/hour", store=make_store(core), clock=ManualClock(), shadow=True)
-    told = [limiter.hit("key") for _ in range(4)]
-    assert [decision.allowed for decision in told] == [True] * 4
-    assert [len(decision.refusals) for decision in told] == [0, 0, 1, 1]
+    decisions = [limiter.hit("key") for _ in range(4)]
+    assert [decision.allowed for decision in decisions] == [True] * 4
+    assert [len(decision.refusals) for decision in decisions] == [0, 0, 1, 1]
 
 
-def test_what_cannot_be_meant_is_refused_where_it_is_written(core: str) -> None:
+def test_invalid_options_are_refused_where_they_are_written(core: str) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     with pytest.raises(ConfigError, match='on_refusal is "raise", "wait" or a function'):
         limiter.limit("key", on_refusal="explode")  # type: ignore[arg-type]
@@ -284,9 +284,9 @@ def test_what_cannot_be_meant_is_refused_where_it_is_written(core: str) -> None:
 
     async def later(*args: object) -> Any: ...
 
-    for told in ({"key": later}, {"cost": later}):
+    for options in ({"key": later}, {"cost": later}):
         with pytest.raises(ConfigError, match="is no coroutine function: nothing awaits what it gives"):
-            make_async(core, "1/hour").limit(**told)  # type: ignore[arg-type]
+            make_async(core, "1/hour").limit(**options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="is not async: use Limiter"):
 
         @make_async(core, "1/hour").limit("key")

@@ -1,4 +1,4 @@
-"""A set of descriptor entries is a subject: what gateways say is matched and counted, and nothing of it passes free."""
+"""Descriptor entries are a subject: the entries from gateways are matched and counted, and none of them pass free."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def key(by: str, *entries: tuple[str, str]) -> Any:
     return gate.resolver.resolve(Descriptor(entries), 1, "default")[1].keys[0]
 
 
-def test_a_descriptor_is_made_of_pairs_or_of_a_mapping_and_never_changes() -> None:
-    made = Descriptor({"generic_key": "api", "user": ""})
-    assert made == Descriptor([("generic_key", "api"), ("user", "")]) == Descriptor(iter(made.entries))
-    assert hash(made) == hash(Descriptor(made.entries))
-    assert made != Descriptor([("user", ""), ("generic_key", "api")])
-    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+def test_a_descriptor_is_built_from_pairs_or_a_mapping_and_is_immutable() -> None:
+    descriptor = Descriptor({"generic_key": "api", "user": ""})
+    assert descriptor == Descriptor([("generic_key", "api"), ("user", "")]) == Descriptor(iter(descriptor.entries))
+    assert hash(descriptor) == hash(Descriptor(descriptor.entries))
+    assert descriptor != Descriptor([("user", ""), ("generic_key", "api")])
+    assert pickle.loads(pickle.dumps(descriptor)) == copy.deepcopy(descriptor) == descriptor
     for change in ("entries", "path", "other"):
         with pytest.raises((FrozenInstanceError, TypeError, AttributeError)):
-            setattr(made, change, ())
+            setattr(descriptor, change, ())
     assert repr(Descriptor({"token": "hunter2"})) == "Descriptor(token)"
 
 
@@ -74,28 +74,28 @@ def test_a_descriptor_is_made_of_pairs_or_of_a_mapping_and_never_changes() -> No
         ([("a", "b", "c")], "entries of a descriptor are a mapping, or pairs of a key and a value"),
     ],
 )
-def test_what_is_no_descriptor_is_an_error_that_shows_no_value(entries: Any, message: str) -> None:
+def test_invalid_entries_are_an_error_that_shows_no_value(entries: Any, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         Descriptor(entries)
     assert str(caught.value).startswith(message)
 
 
-def test_a_descriptor_has_nothing_of_a_request_but_an_address() -> None:
-    made: Subject = Descriptor({"remote_address": "203.0.113.9", "path": "/a", "method": "GET", "cookie": "a=b"})
-    assert (made.method, made.path, made.host, made.endpoint, dict(made.headers)) == ("", "", "", "", {})
-    assert [made.header("path"), made.cookie("a"), made.query("a"), made.attribute("path")] == [""] * 4
-    assert made.client_ip == "203.0.113.9"
+def test_a_descriptor_has_no_field_of_a_request_except_an_address() -> None:
+    subject: Subject = Descriptor({"remote_address": "203.0.113.9", "path": "/a", "method": "GET", "cookie": "a=b"})
+    assert (subject.method, subject.path, subject.host, subject.endpoint, dict(subject.headers)) == ("", "", "", "", {})
+    assert [subject.header("path"), subject.cookie("a"), subject.query("a"), subject.attribute("path")] == [""] * 4
+    assert subject.client_ip == "203.0.113.9"
     assert Descriptor([("remote_address", "::1"), ("remote_address", "::2")]).client_ip == ""
     assert Request("GET", "/?a=b", headers={"a": "b"}).entry("a") == ""
     assert Request().entries == ()
 
 
 def test_an_entry_with_several_values_has_none_of_them() -> None:
-    made = Descriptor([("a", "1"), ("a", "1"), ("a", ""), ("b", "1"), ("b", "2"), ("c", "")])
-    assert (made.entry("a"), made.entry("b"), made.entry("c"), made.entry("A")) == ("1", REPEATED, "", "")
+    subject = Descriptor([("a", "1"), ("a", "1"), ("a", ""), ("b", "1"), ("b", "2"), ("c", "")])
+    assert (subject.entry("a"), subject.entry("b"), subject.entry("c"), subject.entry("A")) == ("1", REPEATED, "", "")
 
 
-def test_a_map_means_descriptors_that_have_these_entries_in_any_order_beside_others() -> None:
+def test_a_map_matches_descriptors_with_these_entries_in_any_order_and_perhaps_others() -> None:
     match = {"generic_key": "api", "user": True}
     assert applies(match, ("user", ""), ("x", "y"), ("generic_key", "api"))
     assert not applies(match, ("generic_key", "api"))
@@ -105,7 +105,7 @@ def test_a_map_means_descriptors_that_have_these_entries_in_any_order_beside_oth
     assert applies({"a": "c"}, ("a", "b"), ("a", "c"))
 
 
-def test_a_list_means_the_descriptor_that_has_these_entries_in_this_order_and_no_others() -> None:
+def test_a_list_matches_the_descriptor_with_exactly_these_entries_in_this_order() -> None:
     match = [{"key": "generic_key", "value": "api"}, {"key": "generic_key"}]
     assert applies(match, ("generic_key", "api"), ("generic_key", "anything"))
     assert not applies(match, ("generic_key", "anything"), ("generic_key", "api"))
@@ -125,25 +125,25 @@ def test_an_exception_leaves_values_to_another_rule_as_envoys_lookup_does() -> N
         for name, more in wanted.items()
     ]
     gate = Gate(policy() | {"rules": rules}, clock=ManualClock(0))
-    told = {user: gate.hit(Descriptor({"user": user})).rule for user in ("bob", "bobby", "ann", "")}
-    assert told == {"bob": "exact", "bobby": "wild", "ann": "bare", "": "bare"}
+    rule_of = {user: gate.hit(Descriptor({"user": user})).rule for user in ("bob", "bobby", "ann", "")}
+    assert rule_of == {"bob": "exact", "bobby": "wild", "ann": "bare", "": "bare"}
 
 
 @given(pattern=st.text("ab*", max_size=8), text=st.text("ab", max_size=8))
-def test_a_star_stands_for_any_text(pattern: str, text: str) -> None:
-    def means(pattern: str, text: str) -> bool:
+def test_a_star_matches_any_text(pattern: str, text: str) -> None:
+    def matches(pattern: str, text: str) -> bool:
         if not pattern:
             return not text
         if pattern[0] == "*":
-            return means(pattern[1:], text) or (bool(text) and means(pattern, text[1:]))
-        return bool(text) and pattern[0] == text[0] and means(pattern[1:], text[1:])
+            return matches(pattern[1:], text) or (bool(text) and matches(pattern, text[1:]))
+        return bool(text) and pattern[0] == text[0] and matches(pattern[1:], text[1:])
 
-    assert is_like(pattern, text) == means(pattern, text)
+    assert is_like(pattern, text) == matches(pattern, text)
     if pattern:
-        assert applies({"a": pattern}, ("a", text)) == means(pattern, text)
+        assert applies({"a": pattern}, ("a", text)) == matches(pattern, text)
 
 
-def test_a_pattern_that_nearly_matches_everywhere_takes_no_long_time() -> None:
+def test_a_pattern_that_nearly_matches_everywhere_is_still_fast() -> None:
     assert not is_like("*a" * 200 + "*b*", "a" * 100_000)
 
 
@@ -170,7 +170,7 @@ def test_a_secret_entry_is_its_digest_and_a_list_of_secrets_is_repeated() -> Non
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_rules_without_conditions_are_for_both_and_those_of_the_one_never_for_the_other(native: bool) -> None:
+def test_rules_without_conditions_apply_to_requests_and_descriptors_and_others_only_to_their_kind(native: bool) -> None:
     rules: list[dict[str, Any]] = [
         {"name": "both", "by": ["ip"], "limits": "9/minute"},
         {"name": "entries", "by": [], "match": {"entries": {"user": True}}, "limits": "9/minute"},
@@ -188,7 +188,7 @@ def test_rules_without_conditions_are_for_both_and_those_of_the_one_never_for_th
     assert named(Request("GET", "/")) == ["both", "path", "method"]
 
 
-def test_a_descriptor_without_an_address_is_not_taken_for_the_peer_of_a_unix_socket() -> None:
+def test_a_descriptor_without_an_address_is_not_the_peer_of_a_unix_socket() -> None:
     gate = Gate(policy() | {"exempt": [{"ip": "unix"}]}, clock=ManualClock(0))
     assert not gate.hit(Request()).limits
     for entries in ([("user", "7")], [("remote_address", "unix")], [("remote_address", "")]):
@@ -196,7 +196,7 @@ def test_a_descriptor_without_an_address_is_not_taken_for_the_peer_of_a_unix_soc
             assert decide(Descriptor(entries)).limits
 
 
-def test_a_ruleset_is_how_a_domain_is_asked() -> None:
+def test_a_ruleset_stands_for_a_domain() -> None:
     rules: list[dict[str, Any]] = [{"name": name, "by": [], "limits": "1/minute"} for name in ("edge", "mesh")]
     rulesets = {"edge.example": ["edge"], "mesh": ["mesh"]}
     gate = Gate({"version": 1, "rules": rules, "rulesets": rulesets}, clock=ManualClock(0))
@@ -204,7 +204,7 @@ def test_a_ruleset_is_how_a_domain_is_asked() -> None:
     assert gate.hit(Descriptor({"a": "b"}), ruleset="mesh").rule == "mesh"
 
 
-class Told(Descriptor):
+class LowerCaseDescriptor(Descriptor):
     """Another kind of descriptor, which reads its entries in its own way."""
 
     __slots__ = ()
@@ -215,10 +215,10 @@ class Told(Descriptor):
 
 def test_a_subclass_is_read_by_its_own_methods() -> None:
     gate = Gate(policy(by=["user"]), clock=ManualClock(0))
-    assert gate.hit(Told({"user": "ANN"}))
+    assert gate.hit(LowerCaseDescriptor({"user": "ANN"}))
     assert not gate.hit(Descriptor({"user": "ann"}))
     if core.native is not None:
-        assert gate._native.resolve(Told({"user": "ANN"}), 1, "default") is None
+        assert gate._native.resolve(LowerCaseDescriptor({"user": "ANN"}), 1, "default") is None
         assert gate._native.resolve(Descriptor({"user": "ANN"}), 1, "default") is not None
 
 
@@ -233,9 +233,9 @@ def test_all_calls_of_a_gate_take_a_descriptor() -> None:
 
     async def all_awaited() -> list[bool]:
         gate = AsyncGate(policy(by=["user"], limits="3/minute bucket"), clock=ManualClock(0))
-        asked: Any = gate.ask(ann, 1)
-        came = [asked.allowed, bool(await gate.hit(ann)), bool(await gate.acquire(ann))]
-        return [*came, bool(await gate.peek(ann))]
+        decision: Any = gate.ask(ann, 1)
+        decisions = [decision.allowed, bool(await gate.hit(ann)), bool(await gate.acquire(ann))]
+        return [*decisions, bool(await gate.peek(ann))]
 
     assert asyncio.run(all_awaited()) == [True, True, True, False]
 
@@ -261,7 +261,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "message"), BAD)
-def test_a_problem_names_the_place_the_value_and_what_would_be_right(rule: dict[str, Any], message: str) -> None:
+def test_a_problem_names_the_place_the_value_and_the_expected_value(rule: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         read_policy(policy(**rule))
     assert message in str(caught.value)
@@ -275,7 +275,7 @@ def test_a_problem_names_the_place_the_value_and_what_would_be_right(rule: dict[
         ({"entry": "a", "header": "b"}, "exactly one source: header, cookie, query, entry, entries, ip or first_of"),
     ],
 )
-def test_a_problem_of_an_identity_is_told(identity: dict[str, Any], message: str) -> None:
+def test_a_problem_of_an_identity_is_reported(identity: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         read_policy(policy() | {"identities": {"a": identity}})
     assert message in str(caught.value)

@@ -38,7 +38,7 @@ class Broken:
         raise RuntimeError("no room")
 
 
-def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
+def call(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
     async def main() -> ServiceResponse:
         return await answered(service.answer(ServiceRequest(method, path, [], "127.0.0.1", body)))
 
@@ -48,8 +48,8 @@ def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceR
 def test_each_decision_is_an_event_with_its_request() -> None:
     service, recorder = Service(AsyncGate(POLICY)), Recorder()
     service.events.subscribe(recorder)
-    ask(service, "GET", "/check/some/a")
-    ask(service, "POST", "/v1/check", b'{"requests": [{"path": "/b"}, {"path": "/c"}]}')
+    call(service, "GET", "/check/some/a")
+    call(service, "POST", "/v1/check", b'{"requests": [{"path": "/b"}, {"path": "/c"}]}')
     decided = [event for event in recorder.events if isinstance(event, DecisionEvent)]
     assert [(event.request.path, event.ruleset, event.decision.remaining) for event in decided] == [
         ("/a", "some", 4), ("/b", "default", 3), ("/c", "default", 2),
@@ -57,11 +57,13 @@ def test_each_decision_is_an_event_with_its_request() -> None:
     assert all(0 < event.seconds < 10 for event in decided)
 
 
-def test_a_subscriber_that_fails_harms_neither_the_answer_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subscriber_that_fails_affects_neither_the_response_nor_other_subscribers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     service, recorder = Service(AsyncGate(POLICY)), Recorder()
     service.events.subscribe(Broken())
     service.events.subscribe(recorder)
-    assert ask(service, "GET", "/check/default").status == 200
+    assert call(service, "GET", "/check/default").status == 200
     assert len(recorder.events) == 1
     assert "a subscriber failed: Broken" in caplog.text
 
@@ -73,7 +75,7 @@ def test_without_a_subscriber_no_event_is_made_and_no_clock_read(monkeypatch: py
     assert allowed is True
 
 
-def test_a_store_that_goes_and_comes_back_is_two_events() -> None:
+def test_an_outage_of_a_store_and_its_end_are_two_events() -> None:
     store, recorder = GuardedStore(MemoryStore()), Recorder()
     Service(AsyncGate(POLICY, store=store)).events.subscribe(recorder)
     for _ in range(FAILURES + 1):

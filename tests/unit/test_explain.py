@@ -108,7 +108,7 @@ def test_an_explanation_agrees_with_the_gate() -> None:
                 ]
 
 
-def test_what_is_in_flight_is_explained_as_held() -> None:
+def test_concurrent_limits_are_explained_as_held() -> None:
     policy = read_policy({"version": 1, "rules": [{"name": "user", "by": ["ip"], "limits": "20 concurrent; 9/hour"}]})
     request = Request(client_ip="203.0.113.9")
     text = explanation_text(request, explain(policy, request))

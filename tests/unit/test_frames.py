@@ -1,4 +1,4 @@
-"""How many frames of Headgate's own Python a call enters, and in how many files: what a reader of it has to follow."""
+"""A call enters few Python frames of Headgate, in few files: these are what a reader of the call has to follow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Frames(NamedTuple):
 
 
 def frames_of(work: Callable[[], object]) -> Frames:
-    """What a call enters that is not the first of its kind."""
+    """The frames that a call enters after earlier calls of the same kind."""
     calls: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -50,7 +50,7 @@ def frames_of(work: Callable[[], object]) -> Frames:
     return Frames(len(calls), len(set(calls)))
 
 
-def test_a_limiter_is_asked_with_no_frame_between() -> None:
+def test_a_hit_of_a_limiter_enters_no_frame() -> None:
     limiter = Limiter("100000/minute")
     assert frames_of(lambda: limiter.hit("key")) == (0, 0)
 
@@ -86,7 +86,7 @@ def test_a_dependency_of_fastapi_enters_few_frames() -> None:
 
     statuses: list[int] = []
 
-    async def ask() -> None:
+    async def send_request() -> None:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b"", "more_body": False}
 
@@ -101,7 +101,7 @@ def test_a_dependency_of_fastapi_enters_few_frames() -> None:
         await app(scope, receive, send)
 
     with asyncio.Runner() as runner:
-        calls, _ = frames_of(lambda: runner.run(ask()))
+        calls, _ = frames_of(lambda: runner.run(send_request()))
     assert set(statuses) == {200, 0}
     assert calls <= 10
 

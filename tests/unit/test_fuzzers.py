@@ -19,8 +19,8 @@ def test_a_target_is_a_program_a_file_of_seeds_and_a_test_that_replays_them() ->
     assert sorted(program["name"] for program in programs) == TARGETS
     assert sorted(file.stem for file in (FUZZ / "seeds").glob("*.txt")) == TARGETS
     tests = [*RUST.glob("*/tests/*.rs"), *RUST.glob("*/src/**/fuzzing.rs")]
-    asked = [name for file in tests for name in re.findall(r'bounded::each\("(\w+)"', file.read_text())]
-    assert sorted(asked) == TARGETS
+    tested = [name for file in tests for name in re.findall(r'bounded::each\("(\w+)"', file.read_text())]
+    assert sorted(tested) == TARGETS
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -31,7 +31,7 @@ def test_seeds_are_few_and_each_is_there_once(target: str) -> None:
     assert len(set(lines)) == len(lines)
 
 
-def test_what_fuzzers_are_built_of_comes_from_the_canonical_index_with_checksums() -> None:
+def test_crates_of_fuzzers_come_from_the_canonical_index_with_checksums() -> None:
     for package in tomllib.loads((FUZZ / "Cargo.lock").read_text())["package"]:
         if "source" in package:
             assert package["source"] == CANONICAL, package

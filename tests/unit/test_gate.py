@@ -1,4 +1,4 @@
-"""A gate judges a request by all rules that are for it, together, all or none."""
+"""A gate decides a request by all rules that match it together: it charges all of them or none."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def test_all_rules_that_match_apply_and_all_are_charged_or_none(core: str) -> No
     assert [reading.remaining for reading in refused.limits] == [0, 98]
 
 
-def test_each_limit_of_a_shadow_rule_counts_what_it_would_have_admitted_itself(core: str) -> None:
+def test_each_limit_of_a_shadow_rule_counts_the_requests_that_it_would_admit(core: str) -> None:
     gate = make_gate(core, rule("dry", "3/minute; 10/hour", shadow=True), rule("real", "100/minute"))
     request = Request(client_ip="203.0.113.9")
     decisions = [gate.hit(request) for _ in range(6)]
     assert all(decisions)
-    assert [(own.name, own.allowed, own.remaining) for own in decisions[-1].limits] == [
+    assert [(reading.name, reading.allowed, reading.remaining) for reading in decisions[-1].limits] == [
         ("dry.minute", False, 0), ("dry.hour", True, 4), ("real", True, 94),
     ]  # fmt: skip
 
 
-def test_a_request_that_no_rule_is_for_passes_with_no_limits(core: str) -> None:
+def test_a_request_without_a_matching_rule_passes_without_limits(core: str) -> None:
     gate = make_gate(core, rule(match={"path": "/a"}))
     decision = gate.hit(Request("GET", "/b", client_ip="203.0.113.9"))
     assert decision.allowed
@@ -64,7 +64,7 @@ def test_a_request_that_no_rule_is_for_passes_with_no_limits(core: str) -> None:
     assert gate.stats().keys == 0
 
 
-def test_a_cost_beyond_all_bounds_is_refused_for_ever(core: str) -> None:
+def test_a_cost_beyond_all_bounds_is_refused_without_a_time_to_retry(core: str) -> None:
     gate = make_gate(core, rule(cost=1000, limits="2000/minute bucket"))
     refused = gate.hit(Request("GET", "/a", client_ip="203.0.113.9"), 2**52)
     assert not refused.allowed
@@ -164,13 +164,13 @@ def test_rules_and_exemptions_match_by_the_network_of_the_client(
     assert names(gate.peek(request)) == ["all"]
 
 
-def counted_apart(gate: Gate, one: Request, other: Request) -> bool:
-    """Whether two requests have budgets of their own."""
+def counted_separately(gate: Gate, one: Request, other: Request) -> bool:
+    """Whether two requests have separate budgets."""
     gate.store.clear()
     gate.hit(one)
-    apart = gate.peek(other, 0).limits[0].remaining == 2
+    is_separate = gate.peek(other, 0).limits[0].remaining == 2
     assert gate.peek(one, 0).limits[0].remaining == 1
-    return apart
+    return is_separate
 
 
 def test_identities_tell_requests_apart(core: str) -> None:
@@ -193,32 +193,34 @@ def test_identities_tell_requests_apart(core: str) -> None:
     ]  # fmt: skip
     for by, one, other in cases:
         gate = make_gate(core, rule(by=by), identities=identities)
-        assert counted_apart(gate, Request(**one), Request(**other)), by
+        assert counted_separately(gate, Request(**one), Request(**other)), by
 
 
-def test_identities_put_together_what_belongs_together(core: str) -> None:
+def test_identities_group_requests_that_belong_together(core: str) -> None:
     gate = make_gate(core, rule(by=["ip"]))
     one = Request(client_ip="2001:db8:1:2::1")
-    assert not counted_apart(gate, one, Request(client_ip="2001:db8:1:2:ffff::9"))
-    assert counted_apart(gate, one, Request(client_ip="2001:db8:1:3::1"))
+    assert not counted_separately(gate, one, Request(client_ip="2001:db8:1:2:ffff::9"))
+    assert counted_separately(gate, one, Request(client_ip="2001:db8:1:3::1"))
     everyone = make_gate(core, rule(by=[]))
-    assert not counted_apart(everyone, one, Request("POST", "/x", client_ip="203.0.113.9"))
+    assert not counted_separately(everyone, one, Request("POST", "/x", client_ip="203.0.113.9"))
 
 
 def test_an_endpoint_is_the_template_not_the_path(core: str) -> None:
     gate = make_gate(core, rule(by=["endpoint"], match={"path": ["/users/{id}", "/posts/{id}"]}))
-    assert not counted_apart(gate, Request(path="/users/1"), Request(path="/users/2"))
-    assert counted_apart(gate, Request(path="/users/1"), Request(path="/posts/1"))
-    assert counted_apart(gate, Request(path="/users/1", endpoint="/v1/a"), Request(path="/users/1", endpoint="/v2/a"))
+    assert not counted_separately(gate, Request(path="/users/1"), Request(path="/users/2"))
+    assert counted_separately(gate, Request(path="/users/1"), Request(path="/posts/1"))
+    assert counted_separately(
+        gate, Request(path="/users/1", endpoint="/v1/a"), Request(path="/users/1", endpoint="/v2/a")
+    )
 
 
 def test_first_of_takes_the_first_identity_and_keeps_kinds_apart(core: str) -> None:
     identities = {"user": {"header": "X-User"}, "caller": {"first_of": ["user", "ip"]}}
     gate = make_gate(core, rule(by=["caller"]), identities=identities)
     by_address = Request(client_ip="203.0.113.9")
-    assert not counted_apart(gate, by_address, Request(client_ip="203.0.113.9", headers={"X-User": " "}))
-    # A user who calls himself like an address does not share its budget.
-    assert counted_apart(gate, by_address, Request(client_ip="1.1.1.1", headers={"X-User": "203.0.113.9"}))
+    assert not counted_separately(gate, by_address, Request(client_ip="203.0.113.9", headers={"X-User": " "}))
+    # A user with the name of an address does not share the budget of that address.
+    assert counted_separately(gate, by_address, Request(client_ip="1.1.1.1", headers={"X-User": "203.0.113.9"}))
 
 
 def test_a_missing_identity_is_counted_as_anonymous_and_never_passes_free(core: str) -> None:
@@ -266,8 +268,8 @@ REPEATED_IDENTITIES = {
 }
 
 
-def doubled(number: int) -> dict[str, dict[str, Any]]:
-    """A request that has a valid credential and one made up, for each place where one may stand."""
+def repeated_credentials(number: int) -> dict[str, dict[str, Any]]:
+    """For each place of a credential, a request with a valid credential and an invented one."""
     return {
         "user": {"headers": [("X-User", "VALID"), ("X-User", f"r{number}")]},
         "key": {"headers": [("X-API-Key", f"VALID, r{number}")]},
@@ -278,21 +280,21 @@ def doubled(number: int) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("by", ["user", "key", "session", "token", "caller"])
 @pytest.mark.parametrize("sent", ["user", "key", "session", "token"])
-def test_what_is_sent_twice_is_one_key_and_never_a_new_one(core: str, by: str, sent: str) -> None:
+def test_a_repeated_credential_is_one_key_and_never_a_new_one(core: str, by: str, sent: str) -> None:
     if by not in (sent, "caller"):
         by = sent
     gate = make_gate(core, rule(by=[by]), identities=REPEATED_IDENTITIES)
-    requests = [Request(client_ip=f"203.0.113.{number}", **doubled(number)[sent]) for number in range(5)]
+    requests = [Request(client_ip=f"203.0.113.{number}", **repeated_credentials(number)[sent]) for number in range(5)]
     assert [gate.hit(request).allowed for request in requests] == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("by", [["user"], ["caller"], ["ip", "user"], ["ip", "user", "method"]])
-def test_what_is_sent_twice_is_refused_where_the_rule_says_so(core: str, by: list[str]) -> None:
+def test_a_repeated_credential_is_refused_where_the_rule_says_so(core: str, by: list[str]) -> None:
     gate = make_gate(core, rule(by=by, repeated="refuse"), rule("other", "9/minute"), identities=REPEATED_IDENTITIES)
     decision = gate.hit(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "b")]))
     assert (decision.allowed, decision.rule, decision.retry_after) == (False, "all", None)
     assert gate.hit(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "a")]))
-    assert gate.hit(Request(client_ip="203.0.113.9")), "a missing one is another matter"
+    assert gate.hit(Request(client_ip="203.0.113.9")), "a missing identity is not a repeated one"
     shadow = make_gate(core, rule(by=by, repeated="refuse", shadow=True), identities=REPEATED_IDENTITIES)
     assert shadow.hit(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "b")]))
 
@@ -305,9 +307,11 @@ def test_the_spellings_of_credentials_are_one_key(core: str) -> None:
     ]:
         first = Request(headers={"Authorization": spellings[0]})
         for other in spellings[1:]:
-            assert not counted_apart(gate, first, Request(headers={"authorization": other})), other
-    assert counted_apart(gate, first, Request(headers={"authorization": "Basic dXNlcjpwYXN1"}))
-    assert counted_apart(gate, Request(headers={"authorization": "aBc"}), Request(headers={"authorization": "abc"}))
+            assert not counted_separately(gate, first, Request(headers={"authorization": other})), other
+    assert counted_separately(gate, first, Request(headers={"authorization": "Basic dXNlcjpwYXN1"}))
+    assert counted_separately(
+        gate, Request(headers={"authorization": "aBc"}), Request(headers={"authorization": "abc"})
+    )
 
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ." + "c2ln" * 10 + "ZZw"
@@ -335,9 +339,9 @@ def test_the_spellings_of_a_signed_token_are_one_key(
     whole = TOKEN if not begin else begin + TOKEN.replace("eyJ", "eJ")
     gate = make_gate(core, rule(by=["token"]), identities={"token": identity})
     for other in (f"{whole}=", f"{whole}!", f"{whole[:-3]}*{whole[-3:]}", f"{whole[:-1]}x"):
-        assert not counted_apart(gate, request(whole), request(other)), other
-    assert counted_apart(gate, request(whole), request(f"{whole[:-1]}A"))
-    assert counted_apart(gate, request("a.b.c0"), request("a.b.c1")), "an opaque value is what it is"
+        assert not counted_separately(gate, request(whole), request(other)), other
+    assert counted_separately(gate, request(whole), request(f"{whole[:-1]}A"))
+    assert counted_separately(gate, request("a.b.c0"), request("a.b.c1")), "an opaque value is compared as it is"
 
 
 def test_a_tier_that_is_sent_twice_is_the_default(core: str) -> None:
@@ -376,13 +380,13 @@ def test_parts_of_a_key_cannot_run_together(core: str) -> None:
     gate = make_gate(core, rule(by=["a", "b"]), identities=identities)
     for one, other in [(("x|y", "z"), ("x", "y|z")), (("x", "anonymous"), ("x", "")), (("", "x"), ("anonymous", "x"))]:
         requests = [Request(headers={"A": pair[0], "B": pair[1]}) for pair in (one, other)]
-        assert counted_apart(gate, *requests), (one, other)
+        assert counted_separately(gate, *requests), (one, other)
 
 
 @pytest.mark.parametrize("value", ["x" * 100_000, "\ud800", "é" * 300, "a\r\nb", "{tag}", "|", "%00"])
 def test_no_identity_that_a_client_can_send_is_an_error(core: str, value: str) -> None:
     gate = make_gate(core, rule(by=["user"]), identities={"user": {"header": "X-User"}})
-    assert counted_apart(gate, Request(headers={"X-User": value}), Request(headers={"X-User": value + "x"}))
+    assert counted_separately(gate, Request(headers={"X-User": value}), Request(headers={"X-User": value + "x"}))
 
 
 def test_a_secret_is_hashed_before_anything_sees_it(core: str) -> None:
@@ -391,10 +395,10 @@ def test_a_secret_is_hashed_before_anything_sees_it(core: str) -> None:
     _, (_, operation, rules, _) = gate.decide_at(request, START_US, 1)
     assert "hunter2" not in str(operation.keys)
     assert "hunter2" not in str(rules)
-    assert counted_apart(gate, request, Request(headers={"X-Key": "hunter3"}))
+    assert counted_separately(gate, request, Request(headers={"X-Key": "hunter3"}))
 
 
-def test_tiers_choose_the_limits_and_share_what_was_used(core: str) -> None:
+def test_tiers_choose_the_limits_and_share_the_usage(core: str) -> None:
     gate = make_gate(
         core,
         rule(limits={"free": "2/hour bucket", "pro": "10/hour bucket"}),
@@ -410,7 +414,7 @@ def test_tiers_choose_the_limits_and_share_what_was_used(core: str) -> None:
     assert limit(**{"X-Tier": "no such tier"}) == (2, 2)
     gate.hit(Request(client_ip="203.0.113.9"), 2)
     assert limit() == (2, 0)
-    # Whoever calls himself pro from now on starts from what he has used, not afresh.
+    # A client that claims the tier pro from now on starts from its usage, not afresh.
     assert limit(**{"X-Tier": "pro"}) == (10, 0)
 
 
@@ -434,7 +438,7 @@ def test_costs_multiply_and_are_checked(core: str) -> None:
             gate.hit(Request(client_ip="1.1.1.1"), cost)  # type: ignore[arg-type]
 
 
-def test_rulesets_ask_some_of_the_rules(core: str) -> None:
+def test_a_ruleset_applies_some_of_the_rules(core: str) -> None:
     gate = make_gate(core, rule("a"), rule("b"), rule("c", default=True), rulesets={"login": ["a"], "rest": ["b", "c"]})
     request = Request(client_ip="1.1.1.1")
     assert names(gate.peek(request)) == ["a", "b"]
@@ -444,7 +448,7 @@ def test_rulesets_ask_some_of_the_rules(core: str) -> None:
         gate.hit(request, ruleset="nope")
 
 
-def test_a_reload_keeps_what_was_used_and_a_new_generation_does_not(core: str) -> None:
+def test_a_reload_keeps_the_usage_and_a_new_generation_does_not(core: str) -> None:
     gate = make_gate(core, rule(limits="10/hour bucket"))
     request = Request(client_ip="1.1.1.1")
     gate.hit(request, 4)
@@ -461,7 +465,7 @@ def test_a_broken_policy_leaves_the_old_one_in_force(core: str) -> None:
     assert gate.hit(Request(client_ip="1.1.1.1")).limit == 10
 
 
-def test_more_kinds_of_requests_than_a_gate_remembers_are_judged_all_the_same(core: str) -> None:
+def test_more_kinds_of_requests_than_a_gate_caches_are_decided_in_the_same_way(core: str) -> None:
     gate = make_gate(core, rule(limits="5/hour", match={"path": "/a/**"}))
     for number in range(9000):
         gate.peek(Request(path=f"/a/{number}", client_ip="1.1.1.1"))
@@ -469,7 +473,7 @@ def test_more_kinds_of_requests_than_a_gate_remembers_are_judged_all_the_same(co
     assert gate.hit(Request(path="/a/1", client_ip="1.1.1.1")).remaining == 4
 
 
-def test_requests_of_one_kind_share_what_is_known_of_them_however_many_paths_there_are(core: str) -> None:
+def test_requests_of_one_kind_share_a_cached_plan_however_many_paths_there_are(core: str) -> None:
     rules = [rule(f"r{number}", match={"path": f"/r{number}/{{id}}", "method": ["GET", "PUT"]}) for number in range(9)]
     gate = make_gate(core, *rules, rule("h", match={"host": ["a.example.com", "*.example.org"]}), rule("all"))
     gate._decide_by(gate.resolver, None)  # the native gate remembers kinds, and no paths
@@ -481,22 +485,22 @@ def test_requests_of_one_kind_share_what_is_known_of_them_however_many_paths_the
     assert len(gate._resolver._plans_by_kind) == 3
 
 
-def test_a_flood_of_new_paths_does_not_push_out_those_that_are_met_again_and_again(core: str) -> None:
+def test_a_flood_of_new_paths_does_not_evict_paths_that_recur(core: str) -> None:
     gate = make_gate(core, rule("r", match={"path": "/r/{id}"}))
     gate._decide_by(gate.resolver, None)
     resolver = gate._resolver
     again, name = Request("GET", "/r/7", client_ip="203.0.113.9"), ("GET", "", "/r/7", "default")
     gate.hit(again)
-    assert not resolver._plans, "what has come once is not remembered"
+    assert not resolver._plans, "a path that was requested once is not cached"
     for number in range(50_000):
         if number % 100 == 0:
             gate.hit(again)
         gate.hit(Request("GET", f"/x/{number}"))
         assert name in resolver._plans or name in resolver._older
-    assert len(resolver._plans) + len(resolver._older) < 10_000, "most of what came once is not remembered"
+    assert len(resolver._plans) + len(resolver._older) < 10_000, "most paths that were requested once are not cached"
 
 
-def test_paths_that_come_again_are_remembered_in_bounds(core: str) -> None:
+def test_paths_that_recur_are_cached_within_bounds(core: str) -> None:
     resolver = (gate := make_gate(core, rule("r", match={"path": "/r/{id}"})))._resolver
     gate._decide_by(gate.resolver, None)
     for number in range(20_000):
@@ -506,7 +510,7 @@ def test_paths_that_come_again_are_remembered_in_bounds(core: str) -> None:
         assert len(resolver._plans) + len(resolver._older) <= 16_384
 
 
-def test_a_host_that_is_sent_several_times_meets_the_rules_of_all_and_is_exempt_if_all_are(core: str) -> None:
+def test_a_repeated_host_matches_the_rules_of_all_its_values_and_is_exempt_only_if_all_are(core: str) -> None:
     gate = make_gate(
         core,
         rule("a", match={"host": "a.example.com"}),
@@ -525,7 +529,7 @@ def test_a_host_that_is_sent_several_times_meets_the_rules_of_all_and_is_exempt_
     assert [gate.hit(request).allowed for request in others] == [True, True, False]
 
 
-def test_the_async_gate_answers_alike(core: str) -> None:
+def test_the_async_gate_decides_alike(core: str) -> None:
     async def main() -> None:
         store = MemoryStore(core=core)  # type: ignore[arg-type]
         async with AsyncGate({"version": 1, "rules": [rule()]}, store=store, clock=ManualClock()) as gate:
@@ -545,14 +549,14 @@ def test_a_gate_opens_the_store_that_its_policy_names() -> None:
         assert gate.stats().max_keys == 9
 
 
-def test_a_policy_tells_whether_it_names_a_store() -> None:
-    silent = read_policy({"version": 1, "rules": [rule()]})
-    assert (silent.store, silent.names_store) == ("memory://", False)
-    outspoken = read_policy({"version": 1, "store": "memory://", "rules": [rule()]})
-    assert (outspoken.store, outspoken.names_store) == ("memory://", True)
+def test_a_policy_reports_whether_it_names_a_store() -> None:
+    without_store = read_policy({"version": 1, "rules": [rule()]})
+    assert (without_store.store, without_store.names_store) == ("memory://", False)
+    with_store = read_policy({"version": 1, "store": "memory://", "rules": [rule()]})
+    assert (with_store.store, with_store.names_store) == ("memory://", True)
 
 
-def test_a_request_is_text(core: str) -> None:
+def test_the_fields_of_a_request_are_text(core: str) -> None:
     with pytest.raises(ArgumentError, match="method, path, client_ip, host and endpoint"):
         Request(5)  # type: ignore[arg-type]
     for headers in ({"a": 1}, {1: "a"}, [("a", b"b")]):
@@ -562,28 +566,28 @@ def test_a_request_is_text(core: str) -> None:
 
 
 @pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core")
-def test_where_a_shared_zone_fails_each_rule_decides_as_it_says() -> None:
+def test_each_rule_follows_its_on_store_error_where_a_shared_zone_fails() -> None:
     rules = [
         {"name": name, "match": {"path": f"/{name}"}, "by": ["ip"], "limits": "2/hour", "on_store_error": name}
         for name in ("local", "open", "closed")
     ]
     zone = make_zone(256 << 10)
     gate = Gate({"version": 1, "rules": rules}, store=zone)
-    ask = {name: Request(path=f"/{name}", client_ip="203.0.113.9") for name in ("local", "open", "closed")}
-    assert [gate.hit(request).degraded for request in ask.values()] == ["", "", ""]
+    requests = {name: Request(path=f"/{name}", client_ip="203.0.113.9") for name in ("local", "open", "closed")}
+    assert [gate.hit(request).degraded for request in requests.values()] == ["", "", ""]
     maps = Path("/proc/self/maps").read_text().splitlines()
     [place] = [line.split("-")[0] for line in maps if str(zone.path) in line]
-    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:  # somebody writes where nobody may
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:  # another process corrupts the zone
         memory.seek(int(place, 16) + 4096 + (32 << 10) + 48)
         memory.write(b"\xff" * 8)
-        assert {gate.hit(ask["local"]).degraded for _ in range(3)} == {"local"}
-        assert not gate.hit(ask["local"])
-        assert [bool(gate.hit(ask["open"])) for _ in range(5)] == [True] * 5
-        refused = gate.hit(ask["closed"])
+        assert {gate.hit(requests["local"]).degraded for _ in range(3)} == {"local"}
+        assert not gate.hit(requests["local"])
+        assert [bool(gate.hit(requests["open"])) for _ in range(5)] == [True] * 5
+        refused = gate.hit(requests["closed"])
         assert not refused and refused.degraded == "closed" and refused.retry_after
         memory.seek(int(place, 16) + 4096 + (32 << 10) + 48)
         memory.write(bytes(8))
-    assert gate.hit(ask["local"]).degraded == ""
+    assert gate.hit(requests["local"]).degraded == ""
 
 
 def test_a_missing_identity_of_one_rule_does_not_take_the_key_of_a_rule_for_everybody(core: str) -> None:
@@ -598,17 +602,17 @@ def test_a_missing_identity_of_one_rule_does_not_take_the_key_of_a_rule_for_ever
     assert [reading.remaining for reading in gate.hit(Request(headers={"X-User": "u"})).limits] == [4, 98]
 
 
-def test_a_gate_that_nothing_refers_to_is_freed_with_what_listens_to_its_store() -> None:
+def test_an_unreferenced_gate_is_freed_with_the_listeners_of_its_store() -> None:
     class Listener:
         gate: Gate
 
-        def told(self, error: Exception | None) -> None: ...
+        def on_change(self, error: Exception | None) -> None: ...
 
     listener = Listener()
     rules = [{"name": "all", "by": ["ip"], "limits": "5/minute"}]
     policy = {"version": 1, "namespace": "shop", "store": "redis://127.0.0.1:1/0", "on_store_error": "open"}
     listener.gate = Gate({**policy, "rules": rules})  # nothing answers there
-    listener.gate.watch_store(listener.told)
+    listener.gate.watch_store(listener.on_change)
     assert listener.gate.hit(Request(client_ip="203.0.113.1")).degraded == "open"
     listener.gate.close()
     freed = weakref.ref(listener)
@@ -635,7 +639,7 @@ def test_a_map_of_tiers_may_be_any_mapping(core: str) -> None:
     assert limits == [5, 1]
 
 
-def test_of_thousands_of_values_and_networks_each_is_meant_and_no_other(core: str) -> None:
+def test_each_of_thousands_of_values_and_networks_matches_and_no_other(core: str) -> None:
     values = [f"v{number * 7919 % 3000}" for number in range(3000)]
     networks = [f"10.{number * 7919 % 3000 // 250}.{number * 7919 % 3000 % 250}.0/25" for number in range(3000)]
     gate = make_gate(
@@ -646,29 +650,29 @@ def test_of_thousands_of_values_and_networks_each_is_meant_and_no_other(core: st
     for number in range(0, 3100, 31):
         kind = Request(headers={"X-Kind": f"v{number}"}, client_ip="203.0.113.9")
         assert names(gate.hit(kind)) == (["values"] if number < 3000 else [])
-        for last, is_meant in ((127, number < 3000), (128, number < 250)):
+        for last, matches in ((127, number < 3000), (128, number < 250)):
             client = Request(client_ip=f"10.{number // 250}.{number % 250}.{last}")
-            assert names(gate.hit(client)) == (["networks"] if is_meant else [])
+            assert names(gate.hit(client)) == (["networks"] if matches else [])
 
 
 class RequestOfAFramework:
-    """Has some of what a request has, under the same names."""
+    """An object with some of the attributes of a request."""
 
     method, path, headers = "GET", "/", {"host": "a.example"}
 
 
 @pytest.mark.parametrize(
-    "asked", [{"method": "GET"}, None, "GET /", RequestOfAFramework()], ids=["dict", "nothing", "text", "other"]
+    "subject", [{"method": "GET"}, None, "GET /", RequestOfAFramework()], ids=["dict", "nothing", "text", "other"]
 )
-def test_what_is_no_request_is_an_argument_error_that_says_what_is_one(core: str, asked: Any) -> None:
+def test_an_object_that_is_not_a_request_is_an_error_that_shows_how_to_write_one(core: str, subject: Any) -> None:
     gate = make_gate(core, rule(), rule("own", by=["user"]), identities={"user": {"header": "X-User"}})
-    said = r"a gate is asked about a headgate.Request or a Descriptor, not about a .*: write Request\(method, path, "
-    for ask in (gate.hit, gate.peek, gate.reserve, gate.acquire):
-        with pytest.raises(ArgumentError, match=said):
-            ask(asked)
+    message = r"a gate is asked about a headgate.Request or a Descriptor, not about a .*: write Request\(method, path, "
+    for call in (gate.hit, gate.peek, gate.reserve, gate.acquire):
+        with pytest.raises(ArgumentError, match=message):
+            call(subject)
 
 
-def test_an_attribute_error_of_what_is_a_request_stays_as_it_is(core: str) -> None:
+def test_an_attribute_error_from_a_request_is_raised_unchanged(core: str) -> None:
     class Broken(Request):
         def header(self, name: str) -> str:
             raise AttributeError("a fault of the program")

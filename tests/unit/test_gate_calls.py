@@ -1,4 +1,4 @@
-"""`gate.hit`, `gate.peek` and `AsyncGate.ask` are one call, native or not: what is kept of them follows the gate."""
+"""`gate.hit`, `gate.peek` and `AsyncGate.ask` are one call, native or not, and stored references follow the gate."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def policy(name: str, limits: str = "9/minute bucket") -> dict[str, Any]:
     return {"version": 1, "rules": [{"name": name, "limits": limits, "by": ["ip"]}]}
 
 
-def told_by_a_function(name: str) -> Any:
-    """A policy that only Python can apply."""
+def python_policy(name: str) -> Any:
+    """A policy with an identity function, which only Python can apply."""
     compiled = read_policy(policy(name))
     (rule,) = compiled.rules
-    own = CallableIdentity("own", lambda request: request.client_ip)
-    return replace(compiled, rules=(replace(rule, key=replace(rule.key, members=(own,))),))
+    function = CallableIdentity("own", lambda request: request.client_ip)
+    return replace(compiled, rules=(replace(rule, key=replace(rule.key, members=(function,))),))
 
 
 def make(kind: type[Any], core: str, of: Any = None) -> Any:
@@ -39,29 +39,29 @@ def make(kind: type[Any], core: str, of: Any = None) -> Any:
     return kind(policy("first") if of is None else of, store=store, clock=ManualClock())
 
 
-def calls(gate: Any) -> list[Callable[..., Any]]:
-    """What decides at once and may be kept, whatever the gate's colour."""
+def bound_calls(gate: Any) -> list[Callable[..., Any]]:
+    """The calls of a sync or async gate that decide at once and may be stored."""
     return [gate.ask] if isinstance(gate, AsyncGate) else [gate.hit, gate.peek]
 
 
 @pytest.mark.parametrize("kind", GATES)
-def test_a_call_that_is_kept_decides_by_the_policy_in_force(core: str, kind: type[Any]) -> None:
+def test_a_stored_bound_call_decides_by_the_policy_in_force(core: str, kind: type[Any]) -> None:
     gate = make(kind, core)
-    kept = calls(gate)
-    for of in (policy("second"), told_by_a_function("third"), policy("fourth")):
-        gate.reload(of)
-        assert {decide(REQUEST).rule for decide in (*kept, *calls(gate))} == {gate.policy.rules[0].name}
+    stored = bound_calls(gate)
+    for replacement in (policy("second"), python_policy("third"), policy("fourth")):
+        gate.reload(replacement)
+        assert {decide(REQUEST).rule for decide in (*stored, *bound_calls(gate))} == {gate.policy.rules[0].name}
 
 
 @pytest.mark.parametrize("kind", GATES)
-def test_a_gate_whose_policy_becomes_a_native_one_decides_by_it(core: str, kind: type[Any]) -> None:
-    gate = make(kind, core, told_by_a_function("first"))
-    kept = calls(gate)
+def test_a_gate_decides_by_a_policy_that_becomes_native(core: str, kind: type[Any]) -> None:
+    gate = make(kind, core, python_policy("first"))
+    stored = bound_calls(gate)
     gate.reload(policy("second"))
-    assert {decide(REQUEST).rule for decide in (*kept, *calls(gate))} == {"second"}
+    assert {decide(REQUEST).rule for decide in (*stored, *bound_calls(gate))} == {"second"}
 
 
-def test_a_subclass_keeps_its_own_way_and_may_ask_for_the_usual_one(core: str) -> None:
+def test_a_subclass_may_override_a_call_and_use_the_inherited_one(core: str) -> None:
     class Counting(Gate):
         count = 0
 
@@ -77,7 +77,7 @@ def test_a_subclass_keeps_its_own_way_and_may_ask_for_the_usual_one(core: str) -
 
 
 @pytest.mark.parametrize("method", ["hit", "peek"])
-def test_a_call_takes_what_its_method_takes(core: str, method: str) -> None:
+def test_a_call_has_the_parameters_of_its_method(core: str, method: str) -> None:
     gate = make(Gate, core)
     own, usual = inspect.signature(getattr(gate, method)), inspect.signature(getattr(Gate, method))
     given = [(name, one.kind, one.default) for name, one in usual.parameters.items() if name != "self"]
@@ -86,7 +86,7 @@ def test_a_call_takes_what_its_method_takes(core: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["hit", "peek"])
-def test_what_is_no_cost_and_no_ruleset_is_refused_and_charges_nothing(core: str, method: str) -> None:
+def test_a_bad_cost_or_ruleset_is_refused_and_charges_nothing(core: str, method: str) -> None:
     gate = make(Gate, core)
     decide = getattr(gate, method)
     for cost in (None, -1, 1.0, True, "1", {"tokens": 1}, 2**52 + 1):
@@ -114,7 +114,7 @@ def test_threads_that_decide_while_policies_are_replaced_charge_each_request_onc
     threads = [threading.Thread(target=decide) for _ in range(3)]
     for thread in threads:
         thread.start()
-    others = [policy("all", "100_000/hour bucket"), replace(told_by_a_function("all"), rules=gate.policy.rules)]
+    others = [policy("all", "100_000/hour bucket"), replace(python_policy("all"), rules=gate.policy.rules)]
     number = 0
     while any(thread.is_alive() for thread in threads):
         gate.reload(others[number % 2])
@@ -126,10 +126,10 @@ def test_threads_that_decide_while_policies_are_replaced_charge_each_request_onc
 
 
 @pytest.mark.parametrize("kind", GATES)
-def test_a_gate_whose_calls_are_kept_is_freed_with_them(core: str, kind: type[Any]) -> None:
+def test_a_gate_whose_calls_are_stored_is_freed_with_them(core: str, kind: type[Any]) -> None:
     gate = make(kind, core)
-    kept, gone = calls(gate), weakref.ref(gate)
-    assert all(decide(REQUEST).allowed for decide in kept)
-    del gate, kept
+    stored, reference = bound_calls(gate), weakref.ref(gate)
+    assert all(decide(REQUEST).allowed for decide in stored)
+    del gate, stored
     gc.collect()
-    assert gone() is None
+    assert reference() is None

@@ -241,7 +241,7 @@ def test_a_charge_is_given_back_after_a_change_of_the_quota_alone(store_kind: st
     assert left(former) == [before + given_back]
 
 
-def test_a_bucket_that_became_smaller_has_lost_what_did_not_fit(store_kind: str) -> None:
+def test_a_bucket_that_became_smaller_loses_the_units_that_do_not_fit(store_kind: str) -> None:
     clock = ManualClock()
     store = make_store(store_kind)
     wide = Limiter("6/minute burst 100", store=store, name="api", clock=clock)

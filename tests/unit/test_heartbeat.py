@@ -77,16 +77,16 @@ def test_a_lease_that_is_hastened_is_extended_before_its_turn() -> None:
 
 
 def test_a_lease_that_is_stopped_while_it_is_extended_is_extended_no_more() -> None:
-    asked, stopped = threading.Event(), threading.Event()
+    is_extending, stopped = threading.Event(), threading.Event()
 
     def extend() -> str:
-        asked.set()
+        is_extending.set()
         assert stopped.wait(10)
         return "extended"
 
     lease, other = Lease(extend), Lease(lambda: "extended")
     heartbeat.start(lease)
-    assert asked.wait(10)
+    assert is_extending.wait(10)
     heartbeat.stop(lease)
     stopped.set()
     heartbeat.start(other)
@@ -121,7 +121,7 @@ def test_the_queue_forgets_what_was_stopped_without_looking_at_all_of_it_each_ti
     assert beats.pop() is leases[-1]
 
 
-def test_what_a_lease_came_to_decides_when_it_is_due_again() -> None:
+def test_the_outcome_of_an_extension_decides_when_a_lease_is_due_again() -> None:
     beats = heartbeat._Schedule()
     lease = Lease(lambda: "extended", 90_000_000)
     for outcome, soonest_s, latest_s in (("extended", 25, 30), ("refused", 5, 10)):

@@ -74,8 +74,8 @@ def test_a_function_of_def_that_gives_a_coroutine_holds_a_place_by_an_async_limi
 
     async def main() -> None:
         limited = limiter.limit("key")(decorated(work))
-        told = await asyncio.gather(*(limited() for _ in range(4)), return_exceptions=True)
-        assert [type(each) for each in told] == [list, list, RateLimited, RateLimited]
+        results = await asyncio.gather(*(limited() for _ in range(4)), return_exceptions=True)
+        assert [type(each) for each in results] == [list, list, RateLimited, RateLimited]
         assert free(limiter) == [2, 7]
         assert await AsyncLimiter("1/hour", store=make_store(core)).limit()(decorated(work))() == [2, 7]
 
@@ -109,7 +109,7 @@ def test_a_generator_holds_its_place_from_its_first_value_to_its_end(limiter: Li
     assert free(limiter)[0] == 2
 
 
-def test_what_is_called_in_place_of_a_refused_generator_gives_its_values(core: str) -> None:
+def test_the_fallback_of_a_refused_generator_gives_its_values(core: str) -> None:
     limiter = Limiter("0 concurrent", store=make_store(core))
 
     @limiter.limit(key="key", on_refusal=lambda: iter([7]))

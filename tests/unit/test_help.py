@@ -1,4 +1,4 @@
-"""What `help` shows of the public names, on both cores."""
+"""`help` shows documentation for all public names, on both cores."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_every_public_name_and_its_methods_have_a_docstring(name: str) -> None:
     public = getattr(headgate, name)
     assert inspect.getdoc(public)
     if isinstance(public, type):
-        told = {own: inspect.getattr_static(public, own) for own in members(public)}
-        methods = [own for own, value in told.items() if inspect.isroutine(value) or isinstance(value, property)]
+        attributes = {own: inspect.getattr_static(public, own) for own in members(public)}
+        methods = [own for own, value in attributes.items() if inspect.isroutine(value) or isinstance(value, property)]
         assert [own for own in methods if not doc_of(public, own)] == []
 
 
@@ -45,6 +45,6 @@ def test_the_native_core_documents_as_much_as_the_python_core(twin: type) -> Non
     undocumented = [name for name in members(twin) if not doc_of(native, name)]
     assert undocumented == []
     for name in members(twin):
-        told = inspect.getattr_static(twin, name)
-        if inspect.isfunction(told) or isinstance(told, property):
-            assert doc_of(native, name) == inspect.getdoc(told), name
+        attribute = inspect.getattr_static(twin, name)
+        if inspect.isfunction(attribute) or isinstance(attribute, property):
+            assert doc_of(native, name) == inspect.getdoc(attribute), name

@@ -20,7 +20,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below read its settings
 
 # isort: split
 
@@ -185,9 +185,9 @@ def test_a_request_is_in_flight_until_its_body_is_closed(app: Wsgi, path: str) -
     next(parts)
     assert ServedRequest(app).end() == 429
     assert (first.end(), ServedRequest(app).end()) == (200, 200)
-    gone = ServedRequest(app, path)
-    next(iter(gone.body))
-    gone.close()  # the client is gone before the body has ended
+    abandoned = ServedRequest(app, path)
+    next(iter(abandoned.body))
+    abandoned.close()  # the client disconnects before the body has ended
     assert [ServedRequest(app).end() for _ in range(3)] == [200] * 3
     assert ServedRequest(app, path, "HEAD").end() in (200, 405)
     assert ServedRequest(app).end() == 200
@@ -301,18 +301,18 @@ def test_a_request_of_flask_is_freed_where_a_function_that_tears_it_down_fails(w
     def fail(error: BaseException | None) -> None:
         raise KeyError("the session is not closed")
 
-    def ask() -> int:
+    def passed_count() -> int:
         with pytest.raises(KeyError):
             ServedRequest(app)
         return len(passed)
 
     getattr(app, where)(fail)
-    assert ask() == 1
-    until(lambda: ask() == 2)
+    assert passed_count() == 1
+    until(lambda: passed_count() == 2)
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["a new one each time", "always the same one"])
-def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_returns(*, kept: bool) -> None:
+@pytest.mark.parametrize("is_reused", [False, True], ids=["a new one each time", "always the same one"])
+def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_returns(*, is_reused: bool) -> None:
     app = flask.Flask("shop", static_folder=None)
     same = flask.Response("other", 202)
     responses: list[tuple[int, int]] = []
@@ -325,7 +325,7 @@ def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_retu
     def replace(response: flask.Response) -> flask.Response:
         if response.status_code == 429:
             return response
-        return same if kept else flask.Response("other", 202)
+        return same if is_reused else flask.Response("other", 202)
 
     @app.get("/")
     @limited_flask.rate_limit("1 concurrent", counts=counts)
@@ -338,7 +338,7 @@ def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_retu
         return "counted"
 
     first = ServedRequest(app)
-    if not kept:
+    if not is_reused:
         assert ServedRequest(app).end() == 429, "it is in flight until it is sent"
     assert [first.end(), ServedRequest(app).end(), ServedRequest(app).end(), ServedRequest(app, "/counted").end()] == [
         202
@@ -376,17 +376,17 @@ async def _in_a_task(request: web.Request, handler: Any) -> Any:
     return await asyncio.create_task(handler(request))
 
 
-def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Application:
+def _aiohttp(kind: str, entered: asyncio.Event, release: asyncio.Event) -> web.Application:
     async def slow(request: web.Request) -> web.Response:
         entered.set()
-        await door.wait()
+        await release.wait()
         return web.Response(text="slow")
 
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         entered.set()
-        while not door.is_set():
+        while not release.is_set():
             await response.write(b"part" * 10_000)
             await asyncio.sleep(0.01)
         await response.write_eof()
@@ -418,8 +418,8 @@ def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Appl
 @pytest.mark.parametrize("kind", ["handlers", "tasks", "limits", "policy"])
 def test_requests_of_aiohttp_are_in_flight_until_their_responses_are_sent(kind: str) -> None:
     async def test() -> None:
-        entered, door = asyncio.Event(), asyncio.Event()
-        async with TestClient(TestServer(_aiohttp(kind, entered, door))) as client:
+        entered, release = asyncio.Event(), asyncio.Event()
+        async with TestClient(TestServer(_aiohttp(kind, entered, release))) as client:
 
             async def status(name: str) -> int:
                 async with client.get(f"/{name}") as response:
@@ -434,25 +434,25 @@ def test_requests_of_aiohttp_are_in_flight_until_their_responses_are_sent(kind: 
                 raise AssertionError("it is never free again")
 
             for name in ("slow", "stream"):
-                door.clear()
+                release.clear()
                 entered.clear()
                 first = asyncio.ensure_future(status(name))
                 await entered.wait()
                 assert await status("quick") == 429
-                door.set()
+                release.set()
                 assert await first == 200
                 await soon_free()
             assert await status("fail") == 500
             await soon_free()
-            door.clear()
+            release.clear()
             entered.clear()
             async with ClientSession() as other:
                 response = await other.get(client.make_url("/stream"))
                 await entered.wait()
-                response.close()  # the client vanishes in the middle
+                response.close()  # the client disconnects in the middle
                 await soon_free()
                 reading = await other.get(client.make_url("/large"))
-                assert await status("quick") == 429  # nobody reads it: it is being sent
+                assert await status("quick") == 429  # the client does not read the body, so it is still being sent
                 reading.close()
                 await soon_free()
 
@@ -463,18 +463,18 @@ def test_requests_of_aiohttp_are_in_flight_until_their_responses_are_sent(kind: 
 
 
 class Calls:
-    """Handlers of threads that wait at a door."""
+    """Handlers for threads that wait until they are released."""
 
     def __init__(self) -> None:
-        self.entered, self.door = threading.Event(), threading.Event()
+        self.entered, self.release = threading.Event(), threading.Event()
 
     def slow(self, message: bytes, context: Any) -> bytes:
         self.entered.set()
-        self.door.wait(30)
+        self.release.wait(30)
         return b"slow"
 
     def stream(self, message: bytes, context: Any) -> Iterator[bytes]:
-        while not self.door.is_set() and context.is_active():
+        while not self.release.is_set() and context.is_active():
             yield b"part"
             self.entered.set()
             time.sleep(0.01)
@@ -496,15 +496,15 @@ class Calls:
 
 
 class AsyncCalls(Calls):
-    """The same of an event loop."""
+    """The same handlers for an event loop."""
 
     async def slow(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
         self.entered.set()
-        await asyncio.to_thread(self.door.wait, 30)
+        await asyncio.to_thread(self.release.wait, 30)
         return b"slow"
 
     async def stream(self, message: bytes, context: Any) -> AsyncIterator[bytes]:  # type: ignore[override]
-        while not self.door.is_set():
+        while not self.release.is_set():
             yield b"part"
             self.entered.set()
             await asyncio.sleep(0.01)
@@ -513,7 +513,7 @@ class AsyncCalls(Calls):
         raise ValueError
 
 
-def _ask_calls(address: str, calls: Calls) -> None:
+def _check_calls(address: str, calls: Calls) -> None:
     channel: Any
     with grpc.insecure_channel(address) as channel:
         slow, crash, quick = (channel.unary_unary(f"/shop.Shop/{name}") for name in ("Slow", "Crash", "Quick"))
@@ -537,18 +537,18 @@ def _ask_calls(address: str, calls: Calls) -> None:
         first = slow.future(b"", timeout=20)
         assert calls.entered.wait(20)
         assert status(quick) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        calls.door.set()
+        calls.release.set()
         assert first.result() == b"slow"
         soon_free()
         assert status(crash) is grpc.StatusCode.UNKNOWN
         soon_free()
-        calls.door.clear()
+        calls.release.clear()
         calls.entered.clear()
         streaming = stream(b"", timeout=20)
         next(streaming)
         assert calls.entered.wait(20)
         assert status(quick) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        streaming.cancel()  # the client is gone in the middle
+        streaming.cancel()  # the client disconnects in the middle
         soon_free()
 
 
@@ -562,9 +562,9 @@ def test_calls_of_a_threaded_server_are_in_flight_until_they_have_ended(options:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        _ask_calls(f"127.0.0.1:{port}", calls)
+        _check_calls(f"127.0.0.1:{port}", calls)
     finally:
-        calls.door.set()
+        calls.release.set()
         server.stop(None).wait(20)
 
 
@@ -578,9 +578,9 @@ def test_calls_of_an_asyncio_server_are_in_flight_until_they_have_ended(options:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
-            await asyncio.to_thread(_ask_calls, f"127.0.0.1:{port}", calls)
+            await asyncio.to_thread(_check_calls, f"127.0.0.1:{port}", calls)
         finally:
-            calls.door.set()
+            calls.release.set()
             await server.stop(None)
             pool.shutdown()
 

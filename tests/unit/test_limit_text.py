@@ -270,7 +270,7 @@ def test_an_error_shows_the_place_on_a_line_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, b"5/minute", ["5/minute"]])
-def test_what_is_no_text_is_refused(value: object) -> None:
+def test_a_limit_that_is_not_text_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="limits are text"):
         parse_limits(value)  # type: ignore[arg-type]
 

@@ -103,7 +103,7 @@ def test_a_cancelled_block_is_seen_by_the_generator_that_is_limited(limiter: Asy
     assert used(limiter)[:-1] in ([], [0])
 
 
-def test_another_iterator_in_place_of_a_refused_generator_is_told_nothing(core: str) -> None:
+def test_an_error_thrown_into_a_fallback_that_is_not_a_generator_is_raised(core: str) -> None:
     class Nothing:
         """An async iterator that is no generator."""
 

@@ -57,7 +57,7 @@ def test_calls_are_distinguished_by_their_http_request_where_a_rule_uses_it() ->
     assert list(remaining_of(gate.reserve("m", user="ann", input_tokens=1, max_tokens=1))) == ["all"]
 
 
-def test_what_is_known_of_a_caller_ends_with_its_policy() -> None:
+def test_the_cached_facts_about_a_caller_end_with_its_policy() -> None:
     gate = gate_of({"name": "user", "by": ["user"], "limits": "60/minute"})
     assert list(remaining_of(gate.reserve("m", user="ann", input_tokens=1, max_tokens=1))) == ["user"]
     other = {"version": 1, "llm": LLM, "rules": [{"name": "model", "by": ["model"], "limits": "9 tokens/minute"}]}
@@ -75,7 +75,7 @@ def test_more_callers_than_are_remembered_are_held_alike() -> None:
 
 
 @pytest.mark.parametrize("user", [["ann"], 5, None, {"a": 1}])
-def test_a_caller_that_is_no_text_is_an_error_each_time(user: Any) -> None:
+def test_a_caller_that_is_not_text_is_an_error_each_time(user: Any) -> None:
     gate = gate_of()
     for _ in range(2):
         with pytest.raises(ArgumentError, match="user of a call is text"):

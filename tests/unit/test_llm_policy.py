@@ -85,7 +85,7 @@ def test_identities_of_calls_are_built_in() -> None:
         ({"prizes": {}}, "llm.prizes: no such field; did you mean 'prices'?"),
     ],
 )
-def test_each_field_says_what_would_be_right(section: dict[str, Any], problem: str) -> None:
+def test_the_error_for_each_field_shows_a_valid_value(section: dict[str, Any], problem: str) -> None:
     [found] = problems({"llm": section, "rules": [RULE]})
     assert found.startswith(problem)
     assert "secret" not in found
@@ -97,7 +97,7 @@ def test_a_soft_limit_is_a_share(warn: object) -> None:
     assert problem.startswith('rules[0].warn: must be a share such as "80%", from 1% to 100%, not')
 
 
-def test_a_request_of_http_is_no_call_and_has_none_of_its_attributes() -> None:
+def test_an_http_request_is_not_a_call_and_has_none_of_its_attributes() -> None:
     rules = [{"name": "one", "by": ["user"], "match": {"model": "gpt-5"}, "limits": "1/minute"}]
     gate = Gate({"version": 1, "llm": {}, "rules": rules})
     request = Request(headers={"user": "ann", ":user": "ann", "model": "gpt-5", ":model": "gpt-5"})

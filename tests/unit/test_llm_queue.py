@@ -87,7 +87,7 @@ def test_a_job_that_does_not_fit_now_starts_at_the_promised_time_with_one_more_r
         first, second = [(await queue.submit(body(600), user="ann")).id for _ in range(2)]
         _, done = await serve(queue, Provider(), [first, second])
         assert done.started_us - start == 60 * SECOND_US
-        assert gate.asked == 3
+        assert gate.reserve_count == 3
 
     run(main())
 
@@ -304,14 +304,14 @@ def test_kept_answers_are_bounded() -> None:
         ids = [(await queue.submit(body())).id for _ in range(50)]
         async with queue.worker(Provider()):
             await until_async(lambda: not queue.backlog._waiting)  # type: ignore[attr-defined]
-        kept = 0
+        stored = 0
         for id in ids:
             try:
                 await queue.get(id)
-                kept += 1
+                stored += 1
             except UnknownJob:
                 pass
-        assert 0 < kept <= 1_000 // 60
+        assert 0 < stored <= 1_000 // 60
 
     run(main())
 

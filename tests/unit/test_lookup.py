@@ -78,7 +78,7 @@ def counted(policy: Policy, request: Request) -> dict[str, tuple[str, ...] | Non
         (["user=", "api_key=", "ip="], Request(), ["caller"]),
     ],
 )
-def test_what_is_named_is_found_where_it_was_counted(
+def test_named_identities_find_the_keys_under_which_they_were_counted(
     policy: Policy, texts: list[str], request_: Request, rules: list[str]
 ) -> None:
     found, by_gate = keys(policy, *texts), counted(policy, request_)
@@ -115,7 +115,7 @@ def test_a_part_may_be_a_secret_or_its_digest(policy: Policy) -> None:
     assert [(key.parts == (hashed,), key.guessed) for key in found] == [(False, False), (True, True)]
 
 
-def test_a_rule_that_counts_by_more_is_told_of(policy: Policy) -> None:
+def test_a_rule_that_counts_by_more_identities_is_reported(policy: Policy) -> None:
     found = find_keys(policy, ["user=u42"])
     assert found.incomplete == [("pair", ("ip",))]
     assert "pair" not in {key.rule.name for key in found.keys}
@@ -137,7 +137,7 @@ def test_a_rule_that_counts_by_more_is_told_of(policy: Policy) -> None:
         (["user=a"], "pairs", "no rule is named 'pairs'; did you mean pair?"),
     ],
 )
-def test_what_cannot_be_meant_is_told_without_showing_a_secret(
+def test_keys_that_cannot_be_looked_up_are_an_error_that_shows_no_secret(
     policy: Policy, texts: list[str], only: str | None, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -1,4 +1,4 @@
-"""The service's messages: what it takes, and that every other body is refused with its place."""
+"""The service reads the bodies of its schema and refuses every other body with the place of the error."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def body(value: Any) -> bytes:
 
 def test_a_header_with_a_list_of_values_was_sent_several_times() -> None:
     sent = {"headers": {"X-API-Key": ["VALID", "r1"], "cookie": ["s=1", "s=2"], "X-A": ["1", "1"], "x_a": "1"}}
-    (asked,), _ = read_body(body({"request": {"path": "/?t=1&t=2", **sent}}))
-    request = asked.request
+    (check,), _ = read_body(body({"request": {"path": "/?t=1&t=2", **sent}}))
+    request = check.request
     assert [request.header("x-api-key"), request.cookie("s"), request.query("t")] == [REPEATED] * 3
     assert request.header("x-a") == "1"
 
 
 def test_a_request_is_read() -> None:
-    (asked,), several = read_body(
+    (check,), several = read_body(
         body(
             {
                 "request": {
@@ -47,40 +47,40 @@ def test_a_request_is_read() -> None:
         )
     )
     assert not several
-    assert asked.cost == 3
-    assert (asked.request.method, asked.request.path, asked.request.client_ip) == ("POST", "/a?b=1", "203.0.113.9")
-    assert asked.request.headers == {"x-user": "7", "x-forwarded-for": "1.1.1.1, 2.2.2.2"}
+    assert check.cost == 3
+    assert (check.request.method, check.request.path, check.request.client_ip) == ("POST", "/a?b=1", "203.0.113.9")
+    assert check.request.headers == {"x-user": "7", "x-forwarded-for": "1.1.1.1, 2.2.2.2"}
 
 
 def test_a_method_that_a_client_made_up_is_read() -> None:
-    (asked,), _ = read_body(body({"request": {"method": "/ab", "path": "/x"}}))
-    assert isinstance(asked.request, Request)
-    assert (asked.request.method, asked.request.path) == ("/AB", "/x")
+    (check,), _ = read_body(body({"request": {"method": "/ab", "path": "/x"}}))
+    assert isinstance(check.request, Request)
+    assert (check.request.method, check.request.path) == ("/AB", "/x")
 
 
 def test_a_descriptor_is_read() -> None:
     entries = [{"key": "generic_key", "value": "api"}, {"key": "generic_key"}, {"value": "7", "key": "user"}]
-    (asked,), several = read_body(body({"request": {"entries": entries}, "cost": 3}))
+    (check,), several = read_body(body({"request": {"entries": entries}, "cost": 3}))
     assert not several
-    assert asked == Check(Descriptor([("generic_key", "api"), ("generic_key", ""), ("user", "7")]), 3)
+    assert check == Check(Descriptor([("generic_key", "api"), ("generic_key", ""), ("user", "7")]), 3)
 
 
 def test_a_cost_may_name_units() -> None:
-    (asked,), _ = read_body(body({"request": {}, "cost": {"requests": 1, "tokens": 900, "usd": "0.0123"}}))
-    assert asked.cost == {"requests": 1, "tokens": 900, "usd": "0.0123"}
+    (check,), _ = read_body(body({"request": {}, "cost": {"requests": 1, "tokens": 900, "usd": "0.0123"}}))
+    assert check.cost == {"requests": 1, "tokens": 900, "usd": "0.0123"}
 
 
 def test_several_requests_are_read_with_their_costs() -> None:
     items = [{"path": "/a"}, {"request": {"path": "/b"}, "cost": 5}, {"request": {"path": "/c"}, "ruleset": "logins"}]
-    asked, several = read_body(body({"requests": items}))
+    checks, several = read_body(body({"requests": items}))
     assert several
-    told = [(one.request.path, one.cost, one.ruleset) for one in asked]
-    assert told == [("/a", 1, "default"), ("/b", 5, "default"), ("/c", 1, "logins")]
+    read = [(one.request.path, one.cost, one.ruleset) for one in checks]
+    assert read == [("/a", 1, "default"), ("/b", 5, "default"), ("/c", 1, "logins")]
 
 
 def test_a_ruleset_may_be_named() -> None:
-    (asked,), _ = read_body(body({"ruleset": "logins", "request": {}, "cost": 0}))
-    assert (asked.ruleset, asked.cost) == ("logins", 0)
+    (check,), _ = read_body(body({"ruleset": "logins", "request": {}, "cost": 0}))
+    assert (check.ruleset, check.cost) == ("logins", 0)
 
 
 BAD: list[tuple[bytes, str]] = [
@@ -171,7 +171,7 @@ BAD: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD, ids=[message for _, message in BAD])
-def test_a_bad_body_is_refused_with_the_place_and_what_would_be_right(text: bytes, message: str) -> None:
+def test_a_bad_body_is_refused_with_the_place_and_the_expected_value(text: bytes, message: str) -> None:
     with pytest.raises(BadBody) as caught:
         read_body(text)
     assert message in str(caught.value)
@@ -183,27 +183,32 @@ def test_any_body_is_read_or_refused(text: bytes) -> None:
         read_body(text)
 
 
-ODD = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.text(max_size=3), st.just([]), st.just({}))
+WRONG_TYPES = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.text(max_size=3), st.just([]), st.just({}))
 TEXTS = st.sampled_from(["", "/", "/a?b=1", "GET", "127.0.0.1", "x" * 8193, "/" + "x" * 8191])
-HEADERS = st.dictionaries(st.sampled_from(["A", "a", "x-b", ""]), TEXTS | st.lists(TEXTS | ODD, max_size=2) | ODD)
+HEADERS = st.dictionaries(
+    st.sampled_from(["A", "a", "x-b", ""]), TEXTS | st.lists(TEXTS | WRONG_TYPES, max_size=2) | WRONG_TYPES
+)
 ENTRIES = st.lists(
-    st.dictionaries(st.sampled_from(["key", "key", "value", "limit"]), TEXTS | ODD, max_size=2) | ODD, max_size=3
+    st.dictionaries(st.sampled_from(["key", "key", "value", "limit"]), TEXTS | WRONG_TYPES, max_size=2) | WRONG_TYPES,
+    max_size=3,
 )
 REQUESTS = (
-    st.dictionaries(st.sampled_from([*REQUEST, "uri"]), TEXTS | HEADERS | ODD, max_size=4)
-    | st.fixed_dictionaries({"entries": ENTRIES | ODD}, optional={"path": TEXTS, "uri": TEXTS})
-    | ODD
+    st.dictionaries(st.sampled_from([*REQUEST, "uri"]), TEXTS | HEADERS | WRONG_TYPES, max_size=4)
+    | st.fixed_dictionaries({"entries": ENTRIES | WRONG_TYPES}, optional={"path": TEXTS, "uri": TEXTS})
+    | WRONG_TYPES
 )
 AMOUNTS = st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", "0.5", 0.5, "9" * 64, "9" * 65])
 COSTS = st.one_of(
     st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", {str(unit): 1 for unit in range(17)}]),
     st.dictionaries(st.sampled_from(["requests", "tokens", "usd", ""]), AMOUNTS),
 )
-CHECKS = st.fixed_dictionaries({}, optional={"request": REQUESTS, "cost": COSTS, "ruleset": TEXTS | ODD, "path": TEXTS})
+CHECKS = st.fixed_dictionaries(
+    {}, optional={"request": REQUESTS, "cost": COSTS, "ruleset": TEXTS | WRONG_TYPES, "path": TEXTS}
+)
 BODIES = st.fixed_dictionaries({}, optional={
-    "request": REQUESTS, "requests": st.lists(REQUESTS | CHECKS, max_size=3) | ODD, "cost": COSTS,
-    "ruleset": TEXTS, "more": ODD,
-}) | ODD  # fmt: skip
+    "request": REQUESTS, "requests": st.lists(REQUESTS | CHECKS, max_size=3) | WRONG_TYPES, "cost": COSTS,
+    "ruleset": TEXTS, "more": WRONG_TYPES,
+}) | WRONG_TYPES  # fmt: skip
 
 
 @given(value=BODIES | CHECKS)
@@ -215,7 +220,7 @@ BODIES = st.fixed_dictionaries({}, optional={
 @example(value={"requests": [{}] * (MOST_REQUESTS + 1)})
 @example(value={"request": {"headers": {str(number): "" for number in range(256)}}})
 @example(value={"request": {"headers": {str(number): "" for number in range(257)}}})
-def test_the_schema_takes_the_bodies_that_are_read_and_no_others(value: Any) -> None:
+def test_the_schema_accepts_exactly_the_bodies_that_are_read(value: Any) -> None:
     try:
         read_body(body(value))
     except BadBody:
@@ -228,7 +233,7 @@ def test_the_schema_takes_the_bodies_that_are_read_and_no_others(value: Any) -> 
 SCHEMA = jsonschema.Draft202012Validator(body_schema())
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(body_schema())
 
 
@@ -246,7 +251,7 @@ FORWARDED = [
 
 
 @pytest.mark.parametrize(("headers", "expected"), FORWARDED, ids=[str(headers) for headers, _ in FORWARDED])
-def test_the_request_that_asks_is_the_one_its_headers_tell(
+def test_the_forwarded_request_is_the_one_that_the_headers_describe(
     headers: dict[str, str], expected: tuple[str, str, str]
 ) -> None:
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -256,16 +261,16 @@ def test_the_request_that_asks_is_the_one_its_headers_tell(
 
 
 @pytest.mark.parametrize("name", ["x-forwarded-uri", "x-forwarded-method", "x-original-uri", "x-original-method"])
-def test_a_gateways_word_that_a_client_has_added_to_is_not_believed(name: str) -> None:
+def test_a_gateway_header_that_a_client_added_too_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"{name} is there several times"):
         forwarded_request("GET", "10.0.0.1", "/", [(name.encode(), b"/health"), (name.encode(), b"/api/login")])
 
 
-def test_what_follows_the_ruleset_is_the_path_where_no_header_tells() -> None:
+def test_the_path_after_the_ruleset_counts_where_no_header_names_one() -> None:
     assert forwarded_request("GET", "", "/api/x", []).path == "/api/x"
 
 
-def test_a_decision_is_written_as_json_whatever_is_in_it() -> None:
+def test_every_kind_of_decision_is_written_as_json() -> None:
     rules = [
         {"name": "free", "by": ["ip"], "limits": "2/minute; 10/hour bucket", "match": {"path": "/a"}},
         {"name": "tried", "by": ["ip"], "limits": "1/minute", "match": {"path": "/a"}, "shadow": True},

@@ -1,4 +1,4 @@
-"""What the page on moving over says of other limiters and of Headgate, tried on both."""
+"""The statements of the migration page about other limiters and Headgate hold for both."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator, no-untyped-call"
 # Django has no types, and slowapi few.
@@ -21,7 +21,7 @@ from fastapi import Depends, FastAPI, Request
 from flask_limiter import Limiter as FlaskLimiter
 from flask_limiter.util import get_remote_address
 
-import django_configured  # noqa: F401 - what follows asks for its settings
+import django_configured  # noqa: F401 - the imports below read its settings
 
 # isort: split
 
@@ -44,10 +44,10 @@ Statuses = list[int]
 
 
 def row(part: str, left: str) -> str:
-    """What the page says, under this heading, to write instead."""
+    """The replacement that the page gives under this heading."""
     body = PAGE.split(f"## {part}\n")[1].split("\n## ")[0]
     found = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith(f"| {left} |")]
-    assert len(found) == 1, f"{part}: {left} is said {len(found)} times"
+    assert len(found) == 1, f"{part}: {left} has {len(found)} rows"
     return found[0][1]
 
 
@@ -55,7 +55,7 @@ def row(part: str, left: str) -> str:
 
 
 def slow(limits: Callable[[Any], Any] | None = None, **options: Any) -> FastAPI:
-    """An application of FastAPI with slowapi, of which one route may have limits of its own."""
+    """A FastAPI application with slowapi, in which one route may have its own limits."""
     limiter = slowapi.Limiter(**{"key_func": slowapi.util.get_remote_address, **options})
     app = FastAPI()
     app.state.limiter = limiter
@@ -74,7 +74,7 @@ def slow(limits: Callable[[Any], Any] | None = None, **options: Any) -> FastAPI:
 
 
 def ours(default: str = "", *own: Any, outer: Any = None, **options: Any) -> FastAPI:
-    """The same with Headgate: limits of the application and of one route."""
+    """The same application with Headgate: limits of the application and of one route."""
     limits = of_fastapi.RateLimits(store=MemoryStore(), **options)
     app = FastAPI(dependencies=[Depends(limits(default))] if default else [])
     route = [Depends(make(limits)) for make in own]
@@ -118,7 +118,7 @@ def test_limits_of_an_application_count_all_routes_together() -> None:
     assert "RateLimitMiddleware" in row("From slowapi", "`application_limits=[...]`")
 
 
-def test_paths_without_a_route_count_only_before_an_application() -> None:
+def test_paths_without_a_route_count_only_in_a_middleware() -> None:
     missing = ["/missing"] * 5
     for theirs in (slow(default_limits=["2/day"]), slow(application_limits=["2/day"]), ours("2/day")):
         assert {ask(theirs, path).status_code for path in missing} == {404}
@@ -128,7 +128,7 @@ def test_paths_without_a_route_count_only_before_an_application() -> None:
     assert "404" in row("From slowapi", "`application_limits=[...]`")
 
 
-def test_key_functions_of_slowapi_are_taken_as_they_are() -> None:
+def test_key_functions_of_slowapi_work_unchanged() -> None:
     theirs = slow(lambda limiter: limiter.limit("1/day", key_func=slowapi.util.get_remote_address))
     own = ours("", lambda limits: limits("1/day", key=slowapi.util.get_remote_address))
     for app in (theirs, own):
@@ -136,7 +136,7 @@ def test_key_functions_of_slowapi_are_taken_as_they_are() -> None:
     assert "as it is" in row("From slowapi", "`key_func=function`")
 
 
-def test_a_condition_leaves_requests_out() -> None:
+def test_a_condition_exempts_requests() -> None:
     def is_probe(request: Request) -> bool:
         return "probe" in request.query_params
 
@@ -148,7 +148,7 @@ def test_a_condition_leaves_requests_out() -> None:
     assert row("From slowapi", "`exempt_when=function`") == "`exempt=function`, of the request or of nothing"
 
 
-def test_costs_and_shared_limits_of_slowapi_have_theirs_here() -> None:
+def test_costs_of_slowapi_have_an_equivalent() -> None:
     theirs = slow(lambda limiter: limiter.limit("4/day", cost=lambda request: 2))
     own = ours("", lambda limits: limits("4/day", cost=lambda request: 2))
     assert passed(theirs, *["/"] * 5) == passed(own, *["/"] * 5) == 2
@@ -172,7 +172,7 @@ def test_a_reset_forgets_what_was_used() -> None:
         assert "clear()" in row(part, "`limiter.reset()`")
 
 
-def test_the_configuration_of_slowapi_is_options_here(tmp_path: Path) -> None:
+def test_configuration_of_slowapi_becomes_options(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("RATELIMIT_ENABLED=False\n")
     assert passed(slow(default_limits=["1/day"], config_filename=str(file)), *["/"] * 3) == 3
@@ -227,7 +227,7 @@ def test_a_view_limit_of_flask_limiter_replaces_the_default_and_one_of_headgate_
     assert "override=True" in row("From Flask-Limiter", "`override_defaults=True`, which is its default")
 
 
-def test_paths_without_a_route_are_free_with_flask_limiter_and_count_together_here() -> None:
+def test_paths_without_a_route_are_free_with_flask_limiter_and_share_a_counter_with_headgate() -> None:
     theirs, _ = theirs_on_flask(default_limits=["2/day"])
     own, _ = ours_on_flask("2/day")
     assert flask_statuses(theirs, *["/missing"] * 4) == [404] * 4
@@ -247,34 +247,34 @@ def test_a_filter_of_requests_is_an_exemption() -> None:
     assert row("From Flask-Limiter", "`@limiter.request_filter`").startswith("`RateLimits(app, exempt=function)`")
 
 
-def test_the_current_limit_is_a_decision_that_the_view_keeps() -> None:
-    told: list[tuple[int, bool]] = []
+def test_the_current_limit_becomes_a_decision_that_on_decision_stores() -> None:
+    reported: list[tuple[int, bool]] = []
     theirs, limiter = theirs_on_flask(default_limits=["2/day"])
 
-    def keep(request: Any, decision: Any) -> None:
+    def store_decision(request: Any, decision: Any) -> None:
         flask.g.decision = decision
 
-    own, _ = ours_on_flask("2/day", on_decision=keep)
+    own, _ = ours_on_flask("2/day", on_decision=store_decision)
 
     @theirs.after_request
     def theirs_now(response: flask.Response) -> flask.Response:
         current = limiter.current_limit
         assert current is not None
-        told.append((current.remaining, current.breached))
+        reported.append((current.remaining, current.breached))
         return response
 
     @own.after_request
     def ours_now(response: flask.Response) -> flask.Response:
-        told.append((flask.g.decision.remaining, not flask.g.decision.allowed))
+        reported.append((flask.g.decision.remaining, not flask.g.decision.allowed))
         return response
 
     for app in (theirs, own):
         assert flask_statuses(app, *["/read"] * 3) == [200, 200, 429]
-    assert told[:3] == told[3:] == [(1, False), (0, False), (0, True)]
+    assert reported[:3] == reported[3:] == [(1, False), (0, False), (0, True)]
     assert "flask.g.decision" in row("From Flask-Limiter", "`limiter.current_limit`")
 
 
-def test_limits_of_an_application_are_one_counter_for_all_its_routes() -> None:
+def test_application_limits_of_flask_limiter_are_one_counter_for_all_routes() -> None:
     paths = ["/read", "/other"] * 3
     theirs, _ = theirs_on_flask(application_limits=["3/day"])
     own, _ = ours_on_flask("3/day", scope="application")
@@ -330,8 +330,8 @@ def test_a_cost_that_the_response_decides_is_charged_after_it() -> None:
     app.add_url_rule("/login", view_func=failed(login))
     own.add_url_rule("/login", view_func=ours_failed(login))
     for each in (app, own):
-        told = flask_statuses(each, *[f"/login?status={status}" for status in (200, 200, 401, 401, 200)])
-        assert told == [200, 200, 401, 401, 429]
+        statuses = flask_statuses(each, *[f"/login?status={status}" for status in (200, 200, 401, 401, 200)])
+        assert statuses == [200, 200, 401, 401, 429]
 
 
 def test_limits_per_method_are_a_scope_with_the_method() -> None:
@@ -364,13 +364,13 @@ _SITES = count()
 class RestSite:
     """Two views with the same throttles."""
 
-    def __init__(self, *throttles: Any, **told: Any) -> None:
+    def __init__(self, *throttles: Any, **attributes: Any) -> None:
         def get(self: Any, request: Any) -> RestResponse:
             return RestResponse("read")
 
         def view(name: str) -> Any:
             kind: Any = type(name, (APIView,), {
-                "throttle_classes": throttles, "authentication_classes": [ByHeader], "get": get, **told,
+                "throttle_classes": throttles, "authentication_classes": [ByHeader], "get": get, **attributes,
             })  # fmt: skip
             return kind.as_view()
 
@@ -397,19 +397,19 @@ class RestSite:
 
 
 @pytest.fixture(autouse=True)
-def rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def throttle_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """REST framework reads its rates once, when it is imported."""
-    told = {"anon": "2/day", "user": "3/day", "uploads": "2/day"}
-    monkeypatch.setattr(SimpleRateThrottle, "THROTTLE_RATES", told)
+    rates = {"anon": "2/day", "user": "3/day", "uploads": "2/day"}
+    monkeypatch.setattr(SimpleRateThrottle, "THROTTLE_RATES", rates)
 
 
-def unnamed(request: Any) -> bool:
+def is_authenticated_user(request: Any) -> bool:
     return bool(request.user and request.user.is_authenticated)
 
 
 class OursAnon(RateLimitThrottle):
     scope = "anon"
-    options = {"exempt": unnamed}  # noqa: RUF012
+    options = {"exempt": is_authenticated_user}  # noqa: RUF012
 
 
 class OursUser(RateLimitThrottle):
@@ -423,8 +423,8 @@ BOTH = [("one", "two", "one", "two"), ("one", "one", "one", "one")]
 def test_a_throttle_of_rest_framework_and_ours_of_its_scope_count_all_views_together(paths: tuple[str, ...]) -> None:
     for theirs, own in ((AnonRateThrottle, OursAnon), (UserRateThrottle, OursUser)):
         for headers in ({}, {"X_User": "7"}):
-            told = RestSite(theirs).statuses(*paths, **headers)
-            assert RestSite(own).statuses(*paths, **headers) == told, (theirs, headers)
+            statuses = RestSite(theirs).statuses(*paths, **headers)
+            assert RestSite(own).statuses(*paths, **headers) == statuses, (theirs, headers)
     part = "From the throttles of Django REST framework"
     assert "exempt" in row(part, "`AnonRateThrottle`") and 'scope = "user"' in row(part, "`UserRateThrottle`")
 
@@ -438,7 +438,7 @@ def test_a_scope_of_a_view_names_its_rate() -> None:
     assert row("From the throttles of Django REST framework", "`ScopedRateThrottle` and `throttle_scope`")
 
 
-def test_a_cache_key_is_a_key() -> None:
+def test_get_cache_key_becomes_a_key() -> None:
     def get_cache_key(self: Any, request: Any, view: Any) -> Any:
         return f"tenant_{request.headers['X-Tenant']}"
 
@@ -450,13 +450,13 @@ def test_a_cache_key_is_a_key() -> None:
     assert "`key`" in row("From the throttles of Django REST framework", "`get_cache_key(self, request, view)`")
 
 
-def test_what_one_throttle_refuses_is_charged_in_the_other_there_and_not_here() -> None:
+def test_a_refused_request_is_charged_by_other_throttles_of_rest_framework_but_not_of_headgate() -> None:
     narrow = type("Narrow", (UserRateThrottle,), {"rate": "1/day", "scope": "narrow"})
     wide = type("Wide", (UserRateThrottle,), {"rate": "3/day", "scope": "wide"})
     ours_narrow = type("Narrow", (RateLimitThrottle,), {"limits": "1/day", "scope": ""})
     ours_wide = type("Wide", (RateLimitThrottle,), {"limits": "3/day", "options": {"scope": "wide"}})
-    told = [RestSite(*both).statuses(*["one"] * 4, "two", X_User="7")[-1] for both in ((wide,), (ours_wide,))]
-    assert told == [429, 429]
+    statuses = [RestSite(*both).statuses(*["one"] * 4, "two", X_User="7")[-1] for both in ((wide,), (ours_wide,))]
+    assert statuses == [429, 429]
 
     class Mixed(RestSite):
         def __init__(self, narrow: Any, wide: Any) -> None:
@@ -469,7 +469,7 @@ def test_what_one_throttle_refuses_is_charged_in_the_other_there_and_not_here() 
     assert "gives back" in PAGE.split("## From the throttles of Django REST framework\n")[1]
 
 
-def test_rest_framework_reads_one_letter_of_a_period_and_we_read_all() -> None:
+def test_rest_framework_reads_the_first_letter_of_a_period_and_headgate_the_whole_word() -> None:
     throttle = SimpleRateThrottle.__new__(SimpleRateThrottle)
     assert throttle.parse_rate("10/month") == (10, 60), "a month is a minute"
     with pytest.raises(ValueError, match="units are"):

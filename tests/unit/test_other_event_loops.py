@@ -57,7 +57,7 @@ def test_limits_of_rates_in_memory_need_no_event_loop(options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("kind", NEEDY)
-def test_what_needs_asyncio_says_so_as_the_server_starts(kind: str) -> None:
+def test_features_that_need_asyncio_raise_when_the_server_starts(kind: str) -> None:
     app = RateLimitMiddleware(application, **NEEDY[kind](MemoryStore()))
     with pytest.raises(ConfigError, match="hypercorn: --worker-class asyncio"):
         trio.run(status, app, "lifespan")

@@ -87,7 +87,7 @@ SEGMENTS = ["/", "*", "**", "a", "{x}", "{", "}", ".", "..", "?", "#", "{x}2", "
 
 
 @given(template=st.lists(st.sampled_from(SEGMENTS), max_size=9).map("".join))
-def test_what_is_advised_in_place_of_a_template_can_be_read(template: str) -> None:
+def test_the_advised_replacement_of_a_template_is_valid(template: str) -> None:
     try:
         template_segments(template)
     except ConfigError as error:
@@ -131,7 +131,7 @@ def test_a_template_costs_the_same_however_many_there_are(monkeypatch: pytest.Mo
     assert sum(sizes) <= 1000
 
 
-def test_what_is_added_after_a_match_is_found_by_the_next_one() -> None:
+def test_a_pattern_that_is_added_after_a_match_is_found_by_the_next_match() -> None:
     tree = PathTree()
     too_long = "//" + "a" * 5000
     for owner, template in enumerate(["/a", "/a/{x}", "/a"]):

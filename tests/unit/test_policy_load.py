@@ -43,7 +43,7 @@ def test_the_example_policy_loads() -> None:
     assert [rule.name for rule in policy.rules] == ["login", "search", "everyone", "candidate"]
 
 
-def test_all_problems_are_told_at_once_each_with_its_line_and_path() -> None:
+def test_all_problems_are_reported_at_once_each_with_its_line_and_path() -> None:
     text = """\
 version: 2
 namespce: x
@@ -157,7 +157,7 @@ def test_a_problem_names_the_place_the_value_and_what_would_be_right(change: dic
         assert problem_with(change).startswith(message)
 
 
-def test_names_that_are_no_text_are_told_beside_one_that_is_unknown() -> None:
+def test_names_that_are_not_text_are_reported_beside_an_unknown_name() -> None:
     values: Any = {"identities": {"user": {"header": "a"}, 7: {"header": "b"}}}
     with pytest.raises(PolicyError) as caught:
         build_policy({"version": 1, "rules": [{**RULE, "by": ["usr"]}], **values})
@@ -228,13 +228,13 @@ EMPTY = [
 
 
 @pytest.mark.parametrize(("text", "message"), EMPTY)
-def test_a_field_with_nothing_after_it_is_a_problem_told_once(text: str, message: str) -> None:
+def test_a_field_without_a_value_is_reported_once(text: str, message: str) -> None:
     rules = "" if text.startswith("rules") else "\nrules: [{name: all, by: [ip], limits: 5/minute}]"
     (problem,) = problems_of(f"version: 1\n{text}{rules}")
     assert problem.startswith(message)
 
 
-def test_a_limit_with_nothing_after_its_tier_is_told_in_the_words_of_the_file() -> None:
+def test_a_tier_without_a_limit_is_reported_in_the_words_of_the_file() -> None:
     tiers = {"tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
     assert problem_with(tiers, {"limits": {"free": None}}).endswith('must be text such as "100/minute", not nothing')
 
@@ -462,7 +462,7 @@ def test_the_schema_takes_what_loads_and_refuses_what_is_misspelt() -> None:
         ("", "units are ms, second, minute, hour, day, week"),
     ],
 )
-def test_a_wait_that_is_none_is_told_with_what_would_be_right(wait: object, message: str) -> None:
+def test_the_error_for_an_invalid_wait_shows_a_valid_one(wait: object, message: str) -> None:
     problem = problem_with({}, {"wait": wait})
     assert problem.startswith("rules[0].wait: ") and message in problem
 
@@ -473,5 +473,5 @@ def test_a_wait_is_a_time_as_elsewhere(wait: str, us: int) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, 1_000_001, "many", True])
-def test_a_bound_of_those_that_wait_that_is_none_is_told(most: object) -> None:
+def test_an_invalid_max_waiting_is_reported(most: object) -> None:
     assert "max_waiting" in problem_with({"max_waiting": most})

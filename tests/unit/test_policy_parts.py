@@ -32,5 +32,5 @@ def test_a_native_part_answers_as_the_table_says(name: str) -> None:
         assert NATIVE[name](*case["arguments"]) == (None if leaves else case["answer"]), case
 
 
-def test_the_table_asks_every_part() -> None:
+def test_the_table_covers_every_part() -> None:
     assert {case["function"] for case in CASES} == PYTHON.keys()

@@ -1,4 +1,4 @@
-"""A warning is certain: what is said never to refuse or never to apply does not, whatever the requests are."""
+"""A warning is certain: the limit that it names never refuses, or the rule that it names never applies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def limits(text: str) -> str:
     return f"name: a, by: [ip], limits: {text}"
 
 
-IDLE = [
+REDUNDANT = [
     (
         "10/second; 10/second",
         '"10/second" is there twice: the second refuses nothing more, and costs a state of its own',
@@ -38,16 +38,16 @@ IDLE = [
 ]
 
 
-def test_a_rule_with_the_name_that_metrics_have_for_no_rule_is_warned_of() -> None:
+def test_a_rule_with_the_name_that_metrics_use_for_no_rule_is_a_warning() -> None:
     [warning] = warnings_about("name: a, by: [ip], limits: 5/minute", f"name: {NO_RULE}, by: [ip], limits: 9/minute")
     assert f'rules[1].name: in metrics the rule "{NO_RULE}" stands for requests to which no rule applies' in warning
 
 
-@pytest.mark.parametrize(("text", "message"), IDLE, ids=[text for text, _ in IDLE])
+@pytest.mark.parametrize(("text", "message"), REDUNDANT, ids=[text for text, _ in REDUNDANT])
 def test_a_limit_that_never_refuses_is_a_warning(text: str, message: str) -> None:
-    told = warnings_about(limits(text))
-    assert len(told) == 1
-    assert told[0].startswith(f"rules[0].limits: {message}")
+    warnings = warnings_about(limits(text))
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"rules[0].limits: {message}")
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_a_limit_that_never_refuses_is_a_warning(text: str, message: str) -> Non
      "5/second queue 3; 5/second burst 3"],
 )  # fmt: skip
 def test_limits_that_may_refuse_are_no_warning(text: str) -> None:
-    told = warnings_about(limits(text))
-    assert all('"15/second fixed"' in warning for warning in told)
+    warnings = warnings_about(limits(text))
+    assert all('"15/second fixed"' in warning for warning in warnings)
 
 
-def test_a_rule_that_no_request_meets_is_a_warning() -> None:
+def test_a_rule_that_applies_to_no_request_is_a_warning() -> None:
     assert warnings_about(limits("5/day"), "name: b, by: [ip], limits: 1/day, default: true") == [
         "rules[1].default: never applies: it is a default, and a is for every request"
     ]
@@ -89,12 +89,12 @@ def test_an_exemption_of_paths_leaves_rules_for_descriptors() -> None:
 
 def test_entries_beside_conditions_of_requests_are_a_warning() -> None:
     both = "name: a, by: [ip], limits: 5/day, match: {entries: {user: true}, %s}"
-    told = "never applies: entries are of descriptors, and a descriptor has no %s"
+    reason = "never applies: entries are of descriptors, and a descriptor has no %s"
     for condition, name in (("method: GET", "method"), ("path: /a", "path"), ("header: {A: b}", "header")):
-        assert warnings_about(both % condition) == [f"rules[0].match: {told % name}"]
+        assert warnings_about(both % condition) == [f"rules[0].match: {reason % name}"]
     assert warnings_about(both % "ip: 10.0.0.0/8") == []
     assert warnings_about(limits("5/day"), more="exempt: [{entries: {user: true}, host: a.test}]\n") == [
-        f"exempt[0]: {told % 'host'}"
+        f"exempt[0]: {reason % 'host'}"
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_shadow_rule_that_lets_requests_wait_is_a_warning() -> None:
     assert warnings_about(limits("5/day") + ", wait: 5s") == []
 
 
-def test_a_parameter_of_other_programs_is_a_warning() -> None:
+def test_a_path_parameter_in_the_syntax_of_other_programs_is_a_warning() -> None:
     assert warnings_about(limits("5/day") + ", match: {path: ['/a/:id', '/b/<int:user>/c', '/d/{id}']}") == [
         'rules[0].match.path: ":id" matches only itself: for any one segment write "{id}"',
         'rules[0].match.path: "<int:user>" matches only itself: for any one segment write "{user}"',
@@ -132,9 +132,7 @@ def test_a_parameter_of_other_programs_is_a_warning() -> None:
         ("10/minute burst 0 stepwise", "20/minute burst 20", True),
     ],
 )
-def test_windows_of_a_calendar_lie_within_each_other_and_of_steps_nothing_is_said(
-    one: str, other: str, covered: bool
-) -> None:
+def test_calendar_windows_may_cover_each_other_but_stepwise_limits_may_not(one: str, other: str, covered: bool) -> None:
     assert policy_warnings._covers(parse_limits(one)[0], parse_limits(other)[0]) is covered
 
 
@@ -152,7 +150,7 @@ COVERED = [(one, other) for one in LIMITS for other in LIMITS if policy_warnings
     pair=st.sampled_from(COVERED),
     steps=st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 120)), max_size=60),
 )
-def test_a_limit_that_never_refuses_refuses_nothing_that_the_other_passes(
+def test_a_covered_limit_refuses_nothing_that_the_covering_limit_admits(
     pair: tuple[Limit, Limit], steps: list[tuple[int, int]]
 ) -> None:
     clock = ManualClock()
@@ -166,7 +164,7 @@ def test_a_limit_that_never_refuses_refuses_nothing_that_the_other_passes(
 TIERED = "identities: {c: {header: X-C}}\ntiers: {from: {identity: c}, map: {'17': pro, '18': gold}, default: free}\n"
 
 
-def test_a_tier_that_no_rule_has_limits_for_is_a_warning() -> None:
+def test_a_tier_without_limits_in_any_rule_is_a_warning() -> None:
     rule = "name: a, by: [c], limits: {free: 1/minute, por: 2/minute, gold: 3/minute}"
     assert warnings_about(rule, "name: b, by: [c], limits: 9/day", more=TIERED) == [
         "tiers.map['17']: no rule has limits for the tier 'pro': its requests have those of 'free'; "
@@ -197,7 +195,7 @@ def test_a_tier_of_the_map_that_is_the_default_needs_no_limits_of_its_own() -> N
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "'::/0'"])
-def test_proxies_that_are_every_client_are_a_warning(network: str) -> None:
+def test_trusted_proxies_that_cover_every_address_are_a_warning(network: str) -> None:
     more = f"client_ip: {{header: X-Forwarded-For, trusted_proxies: [10.0.0.0/8, {network}]}}\n"
     assert warnings_about(limits("5/day"), more=more) == [
         f"client_ip.trusted_proxies[1]: {network.strip(chr(39))} is every address: any client that sends "
@@ -226,8 +224,8 @@ def test_a_ruleset_without_rules_is_a_warning() -> None:
 )
 def test_an_exemption_of_trusted_proxies_is_a_warning(trusted: str, exempt: str, named: str) -> None:
     more = f"client_ip: {{header: X-Forwarded-For, trusted_proxies: [{trusted}]}}\nexempt: [{{ip: {exempt}}}]\n"
-    [told] = warnings_about(limits("5/day"), more=more)
-    assert told.startswith(f"exempt[0].ip: {named} has trusted proxies in it: where X-Forwarded-For cannot be read")
+    [warning] = warnings_about(limits("5/day"), more=more)
+    assert warning.startswith(f"exempt[0].ip: {named} has trusted proxies in it: where X-Forwarded-For cannot be read")
 
 
 @pytest.mark.parametrize(("trusted", "exempt"), [("10.1.0.0/16", "10.2.0.0/16"), ("10.0.0.0/8", '"fd00::/8"')])
@@ -237,8 +235,8 @@ def test_an_exemption_of_other_addresses_is_no_warning(trusted: str, exempt: str
     assert warnings_about(limits("5/day"), more=f"exempt: [{{ip: {exempt}}}]\n") == []
 
 
-def test_a_client_has_the_address_of_a_proxy_where_its_header_is_too_long_to_be_read() -> None:
-    """What the warning says."""
+def test_a_client_gets_the_address_of_the_proxy_where_its_header_is_too_long_to_be_read() -> None:
+    """This is the reason for the warning."""
     exempt = {"ip": ["10.0.0.0/8"]}
     trust = {"header": "X-Forwarded-For", "trusted_proxies": ["10.0.0.0/8"]}
     rule = {"name": "all", "by": ["ip"], "limits": "1/minute"}

@@ -238,7 +238,7 @@ def test_the_lines_that_an_open_quote_takes_in_are_all_counted(tmp_path: Path) -
     assert tally.shown[0].reason == "it is no row: field larger than field limit (131072)"
 
 
-def test_the_mark_before_utf_8_is_no_part_of_a_log(tmp_path: Path) -> None:
+def test_the_byte_order_mark_of_utf_8_is_not_part_of_a_log(tmp_path: Path) -> None:
     for text in (LINE, "time,ip\n5,1.2.3.4", '{"time": 5, "ip": "1.2.3.4"}'):
         entries, tally = read_text(tmp_path, "\ufeff" + text)
         assert (len(entries), tally.count) == (1, 0)

@@ -98,7 +98,7 @@ def test_every_count_has_its_bar_on_an_axis_that_has_room(times: list[int]) -> N
     [(1_000_000, "second"), (2_000_000, "2 seconds"), (60_000_000, "minute"), (600_000_000, "10 minutes"),
      (21_600_000_000, "6 hours"), (DAY_US, "day"), (7 * DAY_US, "7 days")],
 )  # fmt: skip
-def test_the_length_of_a_bar_is_told_in_words(step_us: int, text: str) -> None:
+def test_the_length_of_a_bar_is_written_in_words(step_us: int, text: str) -> None:
     assert step_text(step_us) == text
 
 
@@ -114,7 +114,7 @@ def test_labels_of_a_chart_are_text_beside_the_picture_not_in_it() -> None:
         assert "<small>2026-01-19</small>" in drawn
 
 
-def test_what_is_newly_refused_stands_above_what_newly_passes() -> None:
+def test_newly_refused_requests_are_listed_above_newly_admitted_ones() -> None:
     series = Series()
     series.add(START_US, 30, 10)
     drawn = difference_chart(series, axis_of(series), height=200, label="x")

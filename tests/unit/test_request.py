@@ -1,4 +1,4 @@
-"""A request gives one value for a name, the one that the application will read, or says that it cannot be known."""
+"""A request gives the one value of a name that the application will read, or reports that it cannot be known."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS = pytest.mark.parametrize("make", [plain, asgi])
         ([("X_API-Key", "a"), ("X-API_Key", "b")], REPEATED),
         ([("X_API_Key", "a")], "a"),
         ([("X-API-Key", "a, b")], "a, b"),
-        # Bytes of UTF-8 and of Latin-1, as servers give them, and text as programs do that describe a request.
+        # Bytes of UTF-8 and of Latin-1, as servers pass them, and text, as programs that describe a request pass it.
         ([("X-API-Key", " J\xc3\xbcrgen ")], "J\xfcrgen"),
         ([("X-API-Key", "J\xfcrgen")], "J\xfcrgen"),
         ([("X-API-Key", "J\xc3\xbcrgen"), ("X-API-Key", "J\xfcrgen")], "J\xfcrgen"),
@@ -75,7 +75,7 @@ def test_a_header_is_found_by_its_name_in_any_case(make: Any, name: str) -> None
 
 
 @KINDS
-def test_the_lines_of_a_header_are_one_list_in_their_order_and_say_that_they_are_several(make: Any) -> None:
+def test_the_lines_of_a_header_are_joined_in_order_and_marked_as_repeated(make: Any) -> None:
     headers = make([("X-Forwarded-For", "192.0.2.1"), ("A", "1"), ("X-Forwarded-For", "203.0.113.9, 10.0.0.1")]).headers
     assert headers["x-forwarded-for"] == "192.0.2.1, 203.0.113.9, 10.0.0.1"
     assert type(headers["x-forwarded-for"]) is Repeated and type(headers["a"]) is str
@@ -83,14 +83,14 @@ def test_the_lines_of_a_header_are_one_list_in_their_order_and_say_that_they_are
 
 
 @KINDS
-def test_the_list_of_a_header_has_no_lines_in_another_spelling_where_there_are_some_in_its_own(make: Any) -> None:
-    proxys = [("X-Forwarded-For", "192.0.2.1"), ("x-forwarded-for", "203.0.113.9")]
-    clients = ("X_Forwarded-For", "1.1.1.1")
+def test_the_lines_of_a_header_in_another_spelling_are_left_out_where_its_own_spelling_exists(make: Any) -> None:
+    proxy_lines = [("X-Forwarded-For", "192.0.2.1"), ("x-forwarded-for", "203.0.113.9")]
+    client_line = ("X_Forwarded-For", "1.1.1.1")
     for place in range(3):
-        headers = make([*proxys[:place], clients, *proxys[place:]]).headers
+        headers = make([*proxy_lines[:place], client_line, *proxy_lines[place:]]).headers
         assert headers["x-forwarded-for"] == "192.0.2.1, 203.0.113.9"
         assert type(headers["x-forwarded-for"]) is Repeated and len(headers["x-forwarded-for"].values) == 3
-    assert make([clients, clients]).headers["x-forwarded-for"] == "1.1.1.1, 1.1.1.1"
+    assert make([client_line, client_line]).headers["x-forwarded-for"] == "1.1.1.1, 1.1.1.1"
 
 
 COOKIES = [
@@ -175,12 +175,12 @@ def test_a_parameter_is_what_any_application_may_read_or_repeated(make: Any, pat
     assert found == value and (found is REPEATED) == (value is REPEATED)
 
 
-def test_what_php_takes_for_an_underscore_is_one() -> None:
+def test_characters_that_php_reads_as_an_underscore_count_as_one() -> None:
     assert Request(path="/?user.token=VALID&user_token=r1").query("user_token") is REPEATED
     assert Request(headers={"cookie": "my.id=VALID; my_id=r1"}).cookie("my_id") is REPEATED
 
 
-def test_an_integration_says_what_its_framework_reads() -> None:
+def test_an_integration_may_return_the_value_that_its_framework_reads() -> None:
     class FrameworkRequest(Request):
         def header(self, name: str) -> str:
             return "the first"
@@ -189,7 +189,7 @@ def test_an_integration_says_what_its_framework_reads() -> None:
     assert request.header("a") == "the first"
 
 
-def test_values_of_several_requests_in_one_object_are_told_apart() -> None:
+def test_a_request_object_whose_fields_change_gives_the_new_values() -> None:
     request = Request(path="/?t=1", headers={"cookie": "s=1"})
     assert (request.query("t"), request.cookie("s")) == ("1", "1")
     request.path, request.headers = "/?t=2", {"cookie": "s=2"}
@@ -210,7 +210,7 @@ def test_a_server_that_joins_lines_gives_one_value() -> None:
         {"client_ip": 5}, {"host": 5}, {"endpoint": None},
     ],
 )  # fmt: skip
-def test_a_request_of_anything_but_text_is_a_bad_argument(given_values: dict[str, Any]) -> None:
+def test_a_request_with_a_field_that_is_not_text_is_a_bad_argument(given_values: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         Request(**given_values)
 
@@ -223,7 +223,7 @@ _ANYTHING = st.recursive(
 
 
 @given(method=_ANYTHING, path=_ANYTHING, headers=_ANYTHING, client_ip=_ANYTHING, host=_ANYTHING)
-def test_a_request_is_made_of_anything_or_is_a_bad_argument(**given_values: Any) -> None:
+def test_any_argument_gives_a_request_or_an_argument_error(**given_values: Any) -> None:
     try:
         request = Request(given_values.pop("method"), given_values.pop("path"), **given_values)
     except ArgumentError:
@@ -238,7 +238,7 @@ def test_any_cookies_are_read(sent: str, name: str) -> None:
 
 
 def read_by_applications(sent: str) -> set[str]:
-    """What parsers of real frameworks take for the cookie `s`."""
+    """The values of the cookie `s` according to the parsers of real frameworks."""
     found = [cookie_parser(sent).get("s"), django_cookies(sent).get("s"), *werkzeug_cookies(sent).getlist("s")]
     with suppress(CookieError):
         morsel = SimpleCookie(sent).get("s")
@@ -260,18 +260,18 @@ def test_no_application_reads_another_cookie_than_the_one_that_counts(parts: lis
 @settings(max_examples=400)
 @given(st.lists(st.sampled_from(["t", "=", "&", ";", "+", "%20", "%74", "1", "2", "#", "%26", "?"]), max_size=14))
 def test_no_application_reads_another_parameter_than_the_one_that_counts(parts: list[str]) -> None:
-    asked = "".join(parts)
+    query = "".join(parts)
     read = {
         value.strip()
-        for text in (asked, asked.partition("#")[0], asked.replace(";", "&"), asked.partition("#")[0].replace(";", "&"))
+        for text in (query, query.partition("#")[0], query.replace(";", "&"), query.partition("#")[0].replace(";", "&"))
         for value in (*parse_qs(text).get("t", []), *QueryParams(text).getlist("t"))
     } - {""}
-    found = Request(path=f"/?{asked}").query("t")
+    found = Request(path=f"/?{query}").query("t")
     assert found is REPEATED or {found} >= read, (found, read)
 
 
 @pytest.mark.parametrize("path", ["/api/login", "/"])
-def test_a_path_in_the_place_of_the_method_is_an_error_and_no_request_for_the_root(path: str) -> None:
+def test_a_path_in_place_of_the_method_is_an_error_and_not_a_request_for_the_root(path: str) -> None:
     with pytest.raises(ArgumentError, match=rf"a request is Request\(method, path\), and '{path}' is a path"):
         Request(path, client_ip="203.0.113.9")
     assert (Request("", path).method, Request("post", path).method) == ("", "POST")

@@ -52,7 +52,7 @@ class FailingLimits:
         raise self.error
 
 
-def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
+def call(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
     request = ServiceRequest(method, path, [], "127.0.0.1", body)
 
     async def main() -> ServiceResponse:
@@ -80,7 +80,7 @@ SEVERAL = json.dumps({"requests": [{"path": "/"}, {"path": "/"}]}).encode()
 )
 def test_a_store_that_does_not_answer_is_503_with_a_problem(method: str, path: str, body: bytes) -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer within 50 ms"))))
-    response = ask(service, method, path, body)
+    response = call(service, method, path, body)
     assert response.content_type == b"application/problem+json"
     assert problem_of(response) == (503, {
         "type": "about:blank",
@@ -94,28 +94,28 @@ def test_a_store_that_does_not_answer_is_503_with_a_problem(method: str, path: s
     ("method", "path", "body"),
     [("GET", "/check/default", b""), ("GET", "/check-403/default", b""), ("POST", "/v1/check", ONE)],
 )
-def test_where_the_store_does_not_answer_the_policy_decides(method: str, path: str, body: bytes) -> None:
+def test_the_policy_decides_where_the_store_does_not_answer(method: str, path: str, body: bytes) -> None:
     store = FailingStore(StoreTimeout("no answer within 50 ms"))
-    assert ask(Service(AsyncGate(POLICY, store=store)), method, path, body).status == 200
-    closed = ask(Service(AsyncGate(POLICY, store=store, on_store_error="closed")), "GET", "/check/default", b"")
+    assert call(Service(AsyncGate(POLICY, store=store)), method, path, body).status == 200
+    closed = call(Service(AsyncGate(POLICY, store=store, on_store_error="closed")), "GET", "/check/default", b"")
     assert closed.status == 503
 
 
-def test_what_the_service_itself_has_wrong_is_no_fault_of_the_client() -> None:
+def test_an_error_of_the_service_is_not_reported_as_a_fault_of_the_client() -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
-    status, problem = problem_of(ask(service, "GET", "/check/default"))
+    status, problem = problem_of(call(service, "GET", "/check/default"))
     assert status == 500
     assert problem["detail"] == "more limits than a zone can charge at once"
 
 
 def test_a_service_is_alive_while_its_store_is_not() -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer"))))
-    assert ask(service, "GET", "/healthz").status == 200
+    assert call(service, "GET", "/healthz").status == 200
 
 
-def test_of_several_requests_each_answer_tells_its_own_error() -> None:
+def test_the_response_to_several_requests_has_an_error_for_each() -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
-    response = ask(service, "POST", "/v1/check", SEVERAL)
+    response = call(service, "POST", "/v1/check", SEVERAL)
     assert response.status == 200
     one = {
         "error": {
@@ -131,11 +131,11 @@ def test_of_several_requests_each_answer_tells_its_own_error() -> None:
 COUNTED = {"version": 1, "rules": [{"name": "llm", "by": [], "limits": "60/minute; 900 tokens/minute; 5 usd/day"}]}
 
 
-def test_a_check_charges_each_unit_that_it_names_and_the_answer_tells_the_units() -> None:
+def test_a_check_charges_each_unit_that_it_names_and_the_response_reports_them() -> None:
     service = Service(AsyncGate(COUNTED))
     costs = [{"tokens": 400, "usd": "0.5"}, {"tokens": 501}, 2]
     bodies = {"requests": [{"request": {"path": "/"}, "cost": cost} for cost in costs]}
-    response = ask(service, "POST", "/v1/check", json.dumps(bodies).encode())
+    response = call(service, "POST", "/v1/check", json.dumps(bodies).encode())
     first, refused, plain = json.loads(response.body)["decisions"]
     reported_limits = [(one["name"], one["unit"], one["limit"], one["remaining"]) for one in first["limits"]]
     assert reported_limits == [
@@ -157,9 +157,9 @@ UNKNOWN = "no limit counts 'token': they count requests, tokens, usd; did you me
 def test_a_list_with_one_cost_that_cannot_be_counted_is_refused_whole(cost: dict[str, object], detail: str) -> None:
     service = Service(AsyncGate(COUNTED))
     bodies = {"requests": [{"path": "/"}, {"request": {"path": "/"}, "cost": cost}]}
-    status, problem = problem_of(ask(service, "POST", "/v1/check", json.dumps(bodies).encode()))
+    status, problem = problem_of(call(service, "POST", "/v1/check", json.dumps(bodies).encode()))
     assert status == 400 and problem["detail"].startswith("requests[1]: ") and detail in problem["detail"]
-    status, alone = problem_of(ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": cost}).encode()))
+    status, alone = problem_of(call(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": cost}).encode()))
     assert status == 400 and problem["detail"].endswith(alone["detail"])
-    peeked = ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": 0}).encode())
+    peeked = call(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": 0}).encode())
     assert json.loads(peeked.body)["remaining"] == 60  # nothing was charged

@@ -40,10 +40,10 @@ class HoldClient:
     def post(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
 
-        async def ask() -> Any:
+        async def call() -> Any:
             return await answered(self.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", raw)))
 
-        response = asyncio.run(ask())
+        response = asyncio.run(call())
         reply: dict[str, Any] = json.loads(response.body)
         return response.status, reply
 
@@ -122,7 +122,7 @@ def test_an_unknown_hold_is_404() -> None:
         assert (status, problem["title"]) == (404, "Not Found")
 
 
-def test_what_no_rule_is_for_is_held_and_settled() -> None:
+def test_a_request_without_rules_is_held_and_settled() -> None:
     service = HoldClient(exempt=[{"path": "/chat"}])
     reply = service.reserve()
     assert reply["allowed"] and reply["limits"] == []
@@ -134,7 +134,7 @@ def test_what_no_rule_is_for_is_held_and_settled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "says"),
+    ("path", "body", "message"),
     [
         ("/v1/reserve", b"", "the body is empty"),
         ("/v1/reserve", [], 'must be a map with "request"'),
@@ -165,19 +165,19 @@ def test_what_no_rule_is_for_is_held_and_settled() -> None:
         ("/v1/extend", {"id": "HELD", "lease": 32 * 86400}, "a lease is from 1 us to 31 days"),
     ],
 )
-def test_a_bad_body_is_400_names_the_place_and_changes_nothing(path: str, body: Any, says: str) -> None:
+def test_a_bad_body_is_400_names_the_place_and_changes_nothing(path: str, body: Any, message: str) -> None:
     service = HoldClient()
     reply = service.reserve()
     before = service.remaining()
     if isinstance(body, dict) and body.get("id") == "HELD":
         body = {**body, "id": reply["id"]}
     status, problem = service.post(path, body)
-    assert status == 400 and says in problem["detail"], problem
+    assert status == 400 and message in problem["detail"], problem
     assert service.remaining() == before
     assert service.post("/v1/commit", {"id": reply["id"]})[1]["outcome"] == "settled"
 
 
-def test_an_id_that_says_other_groups_than_its_hold_is_400_before_and_after_it_is_settled() -> None:
+def test_an_id_that_names_other_groups_than_its_hold_is_400_before_and_after_it_is_settled() -> None:
     service = HoldClient()
     reply = service.reserve()
     forged = reply["id"].split(".")[0] + ".requests.usd"
@@ -195,20 +195,20 @@ def test_an_id_that_says_other_groups_than_its_hold_is_400_before_and_after_it_i
 
 
 @pytest.mark.parametrize("path", ["/v1/check", "/check/default/chat", "/check-403/default/chat"])
-def test_a_check_of_what_is_in_flight_is_400_and_says_to_reserve(path: str) -> None:
+def test_a_check_of_a_concurrent_limit_is_400_and_names_reserve(path: str) -> None:
     service = HoldClient(rulesets={"rates": ["models"]})
     raw = json.dumps({"request": REQUEST}).encode()
 
-    async def ask(path: str) -> Any:
+    async def call(path: str) -> Any:
         return await answered(service.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", raw)))
 
-    response = asyncio.run(ask(path))
+    response = asyncio.run(call(path))
     text = response.body + b"".join(value for _, value in response.headers)
     assert response.status == 400 and b"/v1/reserve" in text
-    assert asyncio.run(ask("/check/rates/chat")).status == 200
+    assert asyncio.run(call("/check/rates/chat")).status == 200
 
 
-def test_the_log_says_what_cannot_be_checked(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_rules_that_cannot_be_checked(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headgate"):
         service = HoldClient()
     assert "user counts what is in flight" in caplog.text
@@ -232,7 +232,7 @@ def test_a_hold_is_published_as_a_decision() -> None:
     assert [type(event) for event in events] == [DecisionEvent]
 
 
-def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
+def test_the_schema_accepts_valid_bodies_and_refuses_invalid_ones() -> None:
     service = HoldClient()
     answer: Any = service.service.answer(ServiceRequest("GET", "/v1/holds/schema", [], "127.0.0.1"))
     schema = json.loads(answer.body)
@@ -248,7 +248,7 @@ def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
         assert not validator.is_valid(invalid), invalid
 
 
-def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_anything_starts(
+def test_several_workers_refuse_concurrent_limits_on_a_zone_without_holds_before_they_start(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match="rule user counts what is in flight"):
@@ -267,7 +267,7 @@ def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_
         )
 
 
-def test_a_settlement_while_a_redis_does_not_answer_says_what_stood_in() -> None:
+def test_a_settlement_while_redis_does_not_answer_reports_what_decided_instead() -> None:
     rules = [{**RULES[0], "on_store_error": "local"}]
 
     async def run() -> None:

@@ -43,16 +43,16 @@ class Client:
         middleware: Any = asgi.RateLimitMiddleware if kind == "asgi" else wsgi.RateLimitMiddleware
         self.app = middleware(_plain_asgi if kind == "asgi" else _plain_wsgi, policy, **options)
 
-    def ask(self, client: str = "203.0.113.9") -> httpx.Response:
+    def get(self, client: str = "203.0.113.9") -> httpx.Response:
         if self.kind == "wsgi":
             with httpx.Client(transport=httpx.WSGITransport(self.app, remote_addr=client)) as session:
                 return session.get("http://shop.example/")
 
-        async def ask() -> httpx.Response:
+        async def send() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app, client=(client, 1234))) as session:
                 return await session.get("http://shop.example/")
 
-        return asyncio.run(ask())
+        return asyncio.run(send())
 
 
 CHOICES = ["local", "open", "closed"]
@@ -114,12 +114,12 @@ def test_a_middleware_follows_its_choice_on_every_kind_of_store(
     }
     client = Client(kind, store=store, on_store_error=choice, **kinds[limits])
     address = "2001:db8::1" if limits == "wide" else "203.0.113.9"
-    answer = client.ask(client=address)
+    answer = client.get(client=address)
     assert outcome_of(answer) == (STATUS[choice], choice)
     if choice == "closed":
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert answer.json()["status"] == 503
-    second = client.ask(client=address)
+    second = client.get(client=address)
     assert second.status_code == {"local": 429, "open": 200, "closed": 503}[choice]
 
 
@@ -138,7 +138,7 @@ def test_a_rule_overrides_the_argument_that_overrides_the_policy_and_that_the_ur
         values["rules"] = [{**RULED["rules"][0], "on_store_error": rule}]
     options = {"on_store_error": argument} if argument else {}
     effective = rule or argument or policy or url or "local"
-    assert outcome_of(Client(kind, values, **options).ask()) == (STATUS[effective], effective)
+    assert outcome_of(Client(kind, values, **options).get()) == (STATUS[effective], effective)
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
@@ -148,7 +148,7 @@ def test_for_limits_the_argument_overrides_the_url(kind: str, argument: str, url
     options: dict[str, Any] = {"on_store_error": argument} if argument else {}
     client = Client(kind, limits="1/minute", store=unreachable + (f"?on_error={url}" if url else ""), **options)
     effective = argument or url or "local"
-    assert outcome_of(client.ask()) == (STATUS[effective], effective)
+    assert outcome_of(client.get()) == (STATUS[effective], effective)
 
 
 @pytest.mark.parametrize("choice", ["", *CHOICES])

@@ -22,7 +22,7 @@ TRAPS = {
     ],
     "a check in several round trips, raced": [
         "integration/test_redis_store.py::test_a_burst_on_one_key_passes_exactly_the_limit",
-        "unit/test_middleware.py::test_guesses_at_once_are_as_many_as_guesses_one_after_another",
+        "unit/test_middleware.py::test_concurrent_guesses_are_limited_like_consecutive_ones",
     ],
     "a TTL of zero, missing, or shorter than the refill": [
         "integration/test_redis_store.py::test_nothing_is_kept_without_an_expiry",
@@ -46,7 +46,7 @@ TRAPS = {
         "unit/test_address.py::test_counting_hops_takes_the_element_at_that_place_from_the_right",
     ],
     "IPv4 in IPv6 clothes masked into one bucket": [
-        "unit/test_address.py::test_each_address_is_told_in_one_form_only",
+        "unit/test_address.py::test_each_address_has_only_one_written_form",
         "unit/test_request_limits.py::test_ipv4_and_mapped_addresses_have_no_wider_network",
     ],
     "an empty identity that means no limit": [
@@ -64,7 +64,7 @@ TRAPS = {
     "routes behind include_router, mounts and 404s left unlimited": [
         "unit/test_fastapi.py::"
         "test_routes_of_an_included_router_are_limited_and_what_no_route_finds_is_the_middlewares",
-        "unit/test_middleware.py::test_a_request_that_finds_nothing_is_counted_and_head_has_no_body",
+        "unit/test_middleware.py::test_a_request_for_a_missing_path_is_counted_and_head_has_no_body",
     ],
     "http.response.start sent twice on streams": [
         "unit/test_fastapi.py::test_a_stream_begins_once",
@@ -78,8 +78,8 @@ TRAPS = {
         "unit/test_waiting.py::test_a_waiter_of_one_key_does_not_hold_up_another_key",
     ],
     "the smallest request that overtakes a big one for ever": [
-        "unit/test_waiting.py::test_threads_get_through_in_the_order_in_which_they_came",
-        "unit/test_waiting.py::test_tasks_get_through_in_the_order_in_which_they_came",
+        "unit/test_waiting.py::test_threads_are_admitted_in_the_order_of_arrival",
+        "unit/test_waiting.py::test_tasks_are_admitted_in_the_order_of_arrival",
     ],
     "eviction that frees a blocked client": [
         "unit/test_memory_store.py::test_a_flood_of_new_keys_never_frees_a_blocked_one",

@@ -1,4 +1,4 @@
-"""Waiting for a turn: in order, for no longer than asked, and consuming nothing when it is too late."""
+"""Callers wait for a turn in order, no longer than their timeout, and consume nothing when it comes too late."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SteppedClock(ManualClock):
         return super().now_us() + int(time.monotonic() * 10_000_000)
 
 
-def test_acquire_takes_at_once_what_is_there(core: str) -> None:
+def test_acquire_takes_available_units_at_once(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "5/second bucket", clock)
     start_us = clock.now_us()
@@ -45,7 +45,7 @@ def test_acquire_takes_at_once_what_is_there(core: str) -> None:
     assert clock.now_us() == start_us
 
 
-def test_acquire_waits_exactly_until_the_cost_is_there(core: str) -> None:
+def test_acquire_waits_exactly_until_the_cost_is_available(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "5/second bucket; 7/minute fixed", clock)
     start_us = clock.now_us()
@@ -82,7 +82,7 @@ def test_acquire_refuses_at_once_and_consumes_nothing_when_the_turn_is_too_late(
     assert limiter.acquire("key", 3, timeout=0).allowed
 
 
-def test_acquire_refuses_at_once_what_can_never_pass(core: str) -> None:
+def test_acquire_refuses_at_once_a_cost_that_can_never_pass(core: str) -> None:
     clock = ManualClock()
     decision = make_limiter(core, "5/second bucket", clock).acquire("key", 6)
     assert (decision.allowed, decision.retry_after) == (False, None)
@@ -105,7 +105,7 @@ def test_acquire_refuses_a_delay_longer_than_its_timeout_without_joining_the_que
         limiter.hit("key")
     decision = limiter.acquire("key", timeout=0.5)
     assert not decision.allowed
-    assert decision.retry_after_us == 600_000  # when it could have gone on
+    assert decision.retry_after_us == 600_000  # the moment at which it could have continued
     assert limiter.peek("key", 0).remaining == 1
     clock.advance(100_000)
     assert limiter.acquire("key", timeout=0.5).delay_us == 500_000
@@ -115,14 +115,14 @@ def test_acquire_refuses_a_delay_longer_than_its_timeout_without_joining_the_que
 @pytest.mark.parametrize(
     "limits", ["1/second queue 1", "1/second queue 1; 5/second bucket", "9/minute; 1/second queue 1"]
 )
-def test_a_refused_acquire_tells_when_its_turn_in_a_queue_comes(store_kind: str, limits: str, timeout: float) -> None:
+def test_a_refused_acquire_reports_when_its_turn_in_a_queue_comes(store_kind: str, limits: str, timeout: float) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, limits, clock)
     assert limiter.hit("key").delay_us == 0
     assert limiter.hit("key").delay_us == 1_000_000
-    told = limiter.acquire("key", timeout=timeout)
-    assert not told
-    assert told.retry_after_us == 2_000_000  # it could join in one second, and would leave a second later
+    decision = limiter.acquire("key", timeout=timeout)
+    assert not decision
+    assert decision.retry_after_us == 2_000_000  # it could join in one second, and would leave a second later
     clock.advance(1_999_999)
     assert not limiter.acquire("key", timeout=0)
     clock.advance(1)
@@ -130,31 +130,31 @@ def test_a_refused_acquire_tells_when_its_turn_in_a_queue_comes(store_kind: str,
 
 
 @pytest.mark.parametrize("max_delay_us", [0, 300_000, 999_999, 1_000_000, 1_700_000])
-def test_a_refusal_for_a_delay_tells_when_the_queue_is_short_enough(store_kind: str, max_delay_us: int) -> None:
+def test_a_refusal_for_a_delay_reports_when_the_queue_is_short_enough(store_kind: str, max_delay_us: int) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "1/second queue 1", clock)
     limiter.hit("key", 2)
-    decide, asked = limiter._bound.decide, Operation(("key",), (1,), max_delay_us=max_delay_us)
-    told_us = decide(asked).retry_after_us
-    assert told_us is not None
-    assert told_us == max(1_000_000, 2_000_000 - max_delay_us)
-    clock.advance(told_us - 1)
-    assert not decide(asked)
+    decide, operation = limiter._bound.decide, Operation(("key",), (1,), max_delay_us=max_delay_us)
+    retry_after_us = decide(operation).retry_after_us
+    assert retry_after_us is not None
+    assert retry_after_us == max(1_000_000, 2_000_000 - max_delay_us)
+    clock.advance(retry_after_us - 1)
+    assert not decide(operation)
     clock.advance(1)
-    assert decide(asked).delay_us <= max_delay_us
+    assert decide(operation).delay_us <= max_delay_us
 
 
-def test_a_refused_acquire_in_asyncio_tells_when_its_turn_in_a_queue_comes() -> None:
-    async def told() -> int | None:
+def test_a_refused_acquire_in_asyncio_reports_when_its_turn_in_a_queue_comes() -> None:
+    async def retry_after_us() -> int | None:
         limiter = AsyncLimiter("1/second queue 1", clock=ManualClock())
         await limiter.hit("key", 2)
         return (await limiter.acquire("key", timeout=0)).retry_after_us
 
-    assert asyncio.run(told()) == 2_000_000
+    assert asyncio.run(retry_after_us()) == 2_000_000
 
 
 def wait_in_threads(limiter: Limiter, costs: list[int], **arguments: Any) -> list[int]:
-    """Let one thread for each cost join in this order; the order in which they got through."""
+    """Let one thread for each cost join in this order, and return the order in which they were admitted."""
     passed: list[int] = []
     threads = []
     for place, cost in enumerate(costs):
@@ -179,10 +179,10 @@ def tickets(limiter: Limiter) -> int:
     return sum(len(line.tickets) for line in limiter._lines._lines.values())
 
 
-def test_threads_get_through_in_the_order_in_which_they_came(core: str) -> None:
+def test_threads_are_admitted_in_the_order_of_arrival(core: str) -> None:
     limiter = make_limiter(core, "20/second bucket", SteppedClock())
     limiter.hit("key", 20)
-    # The big one at the head is not overtaken by the small ones behind it.
+    # The large cost at the head is not overtaken by the small ones behind it.
     assert wait_in_threads(limiter, [10, 1, 5, 1, 3]) == [0, 1, 2, 3, 4]
     assert tickets(limiter) == 0
 
@@ -208,7 +208,7 @@ def test_a_waiter_of_one_key_does_not_hold_up_another_key(core: str) -> None:
         waiter.join(5)
 
 
-def test_tasks_get_through_in_the_order_in_which_they_came(core: str) -> None:
+def test_tasks_are_admitted_in_the_order_of_arrival(core: str) -> None:
     async def main() -> None:
         clock = ManualClock()
         limiter = AsyncLimiter("5/second bucket", store=MemoryStore(core=core), clock=clock)  # type: ignore[arg-type]
@@ -230,20 +230,20 @@ def test_tasks_get_through_in_the_order_in_which_they_came(core: str) -> None:
 
 
 class SleepersClock(ManualClock):
-    """A clock that stands until who sleeps wakes: those who come before that come at one moment."""
+    """A clock that stands still until a sleeper wakes: callers that arrive before that arrive at the same moment."""
 
     def let_pass(self, duration_us: int) -> float:
         asyncio.get_running_loop().call_later(0.001, self.advance, duration_us)
         return 0.002
 
 
-def test_who_would_come_too_late_is_refused_at_once_though_others_wait(core: str) -> None:
+def test_a_caller_whose_turn_comes_too_late_is_refused_at_once_though_others_wait(core: str) -> None:
     async def main() -> None:
         limiter = AsyncLimiter("10/second burst 2", store=MemoryStore(core=core), clock=SleepersClock())  # type: ignore[arg-type]
         await limiter.hit("key", 2)
-        answers = await asyncio.gather(*(limiter.acquire("key", timeout=0.55) for _ in range(9)))
-        assert [decision.allowed for decision in answers] == [True] * 5 + [False] * 4
-        assert [decision.retry_after for decision in answers[5:]] == [0.6] * 4
+        decisions = await asyncio.gather(*(limiter.acquire("key", timeout=0.55) for _ in range(9)))
+        assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 4
+        assert [decision.retry_after for decision in decisions[5:]] == [0.6] * 4
         assert (await limiter.peek("key", 0)).remaining == 0
 
     run(main())
@@ -261,7 +261,7 @@ def test_a_cancelled_waiter_leaves_the_line_and_consumes_nothing(core: str) -> N
             tasks[place].cancel()
         assert (await tasks[1]).allowed
         assert (await tasks[3]).allowed
-        # Two turns of 100 ms, and perhaps the 100 ms for which one slept who was cancelled: not four turns.
+        # Two turns of 100 ms, and perhaps the 100 ms for which a cancelled caller slept: not four turns.
         assert clock.now_us() - start_us in (200_000, 300_000)
         assert not limiter._lines._lines
         for place in (0, 2):
@@ -296,15 +296,15 @@ def test_waiting_never_blocks_the_event_loop(core: str) -> None:
 
 
 def drive(steps: WaitSteps, limiter: Limiter) -> Sleep | Stand | Decision:
-    """Run steps up to the next that takes time, or to the end."""
-    answer: Any = None
+    """Run the steps up to the next one that takes time, or to the end."""
+    reply: Any = None
     try:
         while True:
-            step = steps.send(answer)
+            step = steps.send(reply)
             if isinstance(step, Operation):
-                answer = limiter._bound.decide(step)
+                reply = limiter._bound.decide(step)
             elif isinstance(step, Read):
-                answer = limiter._bound.read(step.keys)
+                reply = limiter._bound.read(step.keys)
             else:
                 assert isinstance(step, Sleep | Stand)
                 return step
@@ -323,7 +323,7 @@ def test_standing_in_line_ends_with_the_timeout(core: str) -> None:
     standing = drive(second, limiter)
     assert isinstance(standing, Stand)
     assert standing.seconds == 0.25
-    # Somebody who does not stand in line takes what the first waits for, and the second's time is up.
+    # A caller outside the line takes the unit that the first waits for, and the second one's timeout has passed.
     clock.advance(250_000)
     limiter.hit("key")
     refusal = drive(second, limiter)
@@ -335,7 +335,7 @@ def test_standing_in_line_ends_with_the_timeout(core: str) -> None:
     assert tickets(limiter) == 0
 
 
-def test_one_whose_time_is_up_behind_another_is_refused_though_its_cost_would_pass(core: str) -> None:
+def test_a_waiter_that_times_out_behind_another_is_refused_though_its_cost_would_pass(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "10/second burst 5; 12/minute fixed", clock)
     limiter.hit("key", 5)
@@ -354,16 +354,16 @@ def test_one_whose_time_is_up_behind_another_is_refused_though_its_cost_would_pa
     assert [reading.allowed for reading in refusal.limits] == [False, True]
     assert [reading.retry_after_us for reading in refusal.limits] == [1, 0]
     left = limiter.peek("key", 0)
-    for reading, there in zip(refusal.limits, left.limits, strict=True):
+    for reading, current in zip(refusal.limits, left.limits, strict=True):
         assert (reading.remaining, reading.reset_after_us, reading.next_after_us, reading.delay_us) == (
-            there.remaining,
-            there.reset_after_us,
-            there.next_after_us,
+            current.remaining,
+            current.reset_after_us,
+            current.next_after_us,
             0,
         )
 
 
-def test_what_can_never_pass_is_refused_in_a_line_too(core: str) -> None:
+def test_a_cost_that_can_never_pass_is_refused_in_a_line_too(core: str) -> None:
     limiter = make_limiter(core, "10/second burst 2", ManualClock())
     limiter.hit("key", 2)
     first = limiter._lines.steps("key", (1,), 10_000_000)
@@ -400,7 +400,7 @@ def test_a_task_stands_in_line_until_its_timeout_or_until_it_is_called() -> None
     run(asyncio.wait_for(stand(), 20))
 
 
-def test_whoever_leaves_calls_the_next(core: str) -> None:
+def test_a_waiter_that_leaves_calls_the_next(core: str) -> None:
     limiter = make_limiter(core, "10/second burst 1", ManualClock())
     limiter.hit("key")
     first, second, third = (limiter._lines.steps("key", (1,), 10_000_000) for _ in range(3))
@@ -419,7 +419,7 @@ BAD_TIMEOUTS = [-1, -0.001, float("nan"), True, "1", b""]
 
 
 @pytest.mark.parametrize("timeout", BAD_TIMEOUTS, ids=repr)
-def test_what_is_no_timeout_is_refused(core: str, timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused(core: str, timeout: Any) -> None:
     limiter = make_limiter(core, "5/second", ManualClock())
     with pytest.raises(ArgumentError, match="a timeout is"):
         limiter.acquire("key", timeout=timeout)
@@ -435,14 +435,14 @@ def test_a_timeout_counts_whole_microseconds_up_to_71_years() -> None:
         timeout_us("1")  # type: ignore[arg-type]
 
 
-def test_an_endless_timeout_is_one(core: str) -> None:
+def test_an_infinite_timeout_is_valid(core: str) -> None:
     limiter = make_limiter(core, "5/second", ManualClock())
     assert limiter.acquire("key", timeout=float("inf"))
     assert limiter.acquire("key", timeout=1e300)
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit], data: st.DataObject) -> None:
+def test_a_plan_predicts_when_each_waiter_passes(core: str, limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, limits, clock)
     for wait_us, cost in data.draw(history_of(limits)):
@@ -451,8 +451,8 @@ def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit]
     plan = Plan(limiter.definitions, limiter._bound.read(("key",)), clock.now_us())
     least = min(limit.quota for limit in limits)
     for cost in data.draw(st.lists(st.integers(1, max(1, min(least, 20))), max_size=5)):
-        foretold = plan.turn_us((cost,), clock.now_us(), join=False)
-        assert plan.turn_us((cost,), clock.now_us(), join=True) == foretold
+        expected_us = plan.turn_us((cost,), clock.now_us(), join=False)
+        assert plan.turn_us((cost,), clock.now_us(), join=True) == expected_us
         # A queue lets the next one join while this one still waits out its delay.
         joined_us = clock.now_us()
         decision = limiter.hit("key", cost)
@@ -460,7 +460,7 @@ def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit]
             clock.advance(decision.retry_after_us)
             joined_us = clock.now_us()
             decision = limiter.hit("key", cost)
-        assert foretold == (joined_us + decision.delay_us if decision.allowed else None)
+        assert expected_us == (joined_us + decision.delay_us if decision.allowed else None)
 
 
 def test_a_plan_forgets_a_waiter_that_leaves_without_its_turn(core: str) -> None:
@@ -478,7 +478,7 @@ def test_a_plan_forgets_a_waiter_that_leaves_without_its_turn(core: str) -> None
     assert isinstance(drive(limiter._lines.steps("key", (10,), 2_000_000), limiter), Stand)
 
 
-def test_a_plan_is_made_anew_once_another_caller_has_taken_what_it_counted_on(core: str) -> None:
+def test_a_plan_is_rebuilt_after_another_caller_takes_units_that_it_counted_on(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "10/second bucket", clock)
     limiter.hit("key", 10)

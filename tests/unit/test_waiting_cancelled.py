@@ -21,7 +21,7 @@ KEYS = ("key",)
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["taken", "held"])
-def test_what_was_admitted_is_given_back_where_the_caller_is_cancelled_while_it_leaves_the_line(is_held: bool) -> None:
+def test_an_admitted_cost_is_given_back_where_the_caller_is_cancelled_while_it_leaves_the_line(is_held: bool) -> None:
     async def main() -> None:
         clock = ManualClock()
         bound: Any = MemoryStore().bind(LIMITS, clock=clock)

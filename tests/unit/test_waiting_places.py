@@ -1,4 +1,4 @@
-"""Waiting for places in flight: in order, called as soon as one is free, and nothing kept by a caller that gave up."""
+"""Callers wait for places in flight in order, are woken as soon as one is free, and hold nothing after they give up."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def free(limiter: Limiter | AsyncLimiter) -> int:
     return remaining
 
 
-def test_what_is_acquired_of_places_is_held_in_a_block(core: str) -> None:
+def test_acquired_places_are_held_for_the_block(core: str) -> None:
     limiter = limiter_on(core, "2 concurrent; 9/hour")
     with limiter.acquire("key", 2, timeout=5, lease=60) as held:
         assert isinstance(held, Reservation) and held and not held.repeated
@@ -101,7 +101,7 @@ def test_a_lease_an_id_or_a_time_to_remember_makes_it_a_reservation(core: str) -
     assert limiter.cancel(named.id).outcome == "settled"
 
 
-def test_places_that_are_acquired_without_a_lease_are_an_error_that_says_what_is_right(core: str) -> None:
+def test_acquiring_places_without_a_lease_is_an_error_that_shows_the_right_call(core: str) -> None:
     limiter = limiter_on(core, "9/hour; 2 concurrent")
     with pytest.raises(ArgumentError, match=r'"2 concurrent" counts what is in flight.*acquire\(key, lease=60\)'):
         limiter.acquire("key", timeout=1)
@@ -172,16 +172,16 @@ def test_a_caller_waits_for_places_until_its_timeout_and_keeps_nothing(core: str
 
 
 @pytest.mark.parametrize("how", ["commit", "cancel", "by id", "block", "raised", "reset"])
-def test_a_caller_is_called_as_soon_as_a_place_is_freed_and_asks_no_more_than_that(core: str, how: str) -> None:
+def test_a_caller_is_woken_as_soon_as_a_place_is_freed_and_does_not_query_the_store_before(core: str, how: str) -> None:
     limiter = limiter_on(core, "1 concurrent; 90000/hour")
     held = limiter.reserve("key", lease=LONG_S)
-    asked = watched(limiter)
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
-        until(lambda: asked.calls == ["reserve", "read", "reserve"])  # refused; joined; asked again as the first
+    bound = watched(limiter)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as results:
+        until(lambda: bound.calls == ["reserve", "read", "reserve"])  # refused; joined; tried again as the first
         time.sleep(0.02)
-        assert asked.calls == ["reserve", "read", "reserve"]
+        assert bound.calls == ["reserve", "read", "reserve"]
         _free(limiter, held, how)
-    assert came[0] and asked.calls == ["reserve", "read", "reserve", "reserve"]
+    assert results[0] and bound.calls == ["reserve", "read", "reserve", "reserve"]
     assert free(limiter) == 0
 
 
@@ -201,56 +201,58 @@ def _free(limiter: Limiter, held: Reservation, how: str) -> None:
 
 
 @pytest.mark.parametrize("guard", [GuardedStore, lambda store: store], ids=["guarded", "not guarded"])
-def test_a_reset_of_several_keys_calls_the_callers_of_each_of_them(core: str, guard: Callable[[Any], Any]) -> None:
+def test_a_reset_of_several_keys_wakes_the_callers_that_wait_for_each_of_them(
+    core: str, guard: Callable[[Any], Any]
+) -> None:
     limiter = Limiter("1 concurrent; 9 tokens/hour", store=guard(make_store(core)))
     both = {"requests": 1, "tokens": 1}
-    for number in range(3):  # natively ids tell a part of the table: one of these keys at least is in another
+    for number in range(3):  # a native id names a part of the table: at least one of these keys is in another part
         other = f"other {number}"
         for keys in (("key", other), (other, "key")):
             held = limiter.reserve("key", both, lease=LONG_S)
-            with in_thread(lambda: limiter.acquire("key", both, timeout=LONG_S, lease=LONG_S)) as came:
+            with in_thread(lambda: limiter.acquire("key", both, timeout=LONG_S, lease=LONG_S)) as results:
                 until(partial(_are_waiting, limiter, 1))
                 assert limiter.bound.reset(keys)
-                until(partial(bool, came))  # long before its timeout
-            assert came[0] and held.commit().outcome == "unknown"
+                until(partial(bool, results))  # long before its timeout
+            assert results[0] and held.commit().outcome == "unknown"
             limiter.reset("key")
 
 
-def test_a_caller_that_gives_up_behind_the_first_does_not_make_the_first_ask(core: str) -> None:
+def test_a_caller_that_gives_up_behind_the_first_does_not_make_the_first_query_the_store(core: str) -> None:
     async def main() -> None:
         limiter = AsyncLimiter("1 concurrent", store=make_store(core))
         held = await limiter.reserve("key", lease=LONG_S)
-        asked = watched(limiter)
+        bound = watched(limiter)
         tasks = [asyncio.create_task(_acquired(limiter.acquire("key", lease=LONG_S))) for _ in range(9)]
         await until_async(lambda: waiting(limiter) == 9)
         for task in tasks[1:]:
             task.cancel()
         await until_async(lambda: waiting(limiter) == 1)
-        assert asked.calls == ["reserve", "reserve"]
+        assert bound.calls == ["reserve", "reserve"]
         await held.commit()
         assert await tasks[0]
 
     asyncio.run(main())
 
 
-def test_a_place_of_another_key_calls_no_caller(core: str) -> None:
+def test_a_place_freed_for_another_key_wakes_no_caller(core: str) -> None:
     limiter = limiter_on(core, "1 concurrent")
     held = limiter.reserve("key", lease=LONG_S)
     others = [limiter.reserve(f"other {number}", lease=LONG_S) for number in range(40)]
-    asked = watched(limiter)
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
-        until(lambda: len(asked.calls) == 2)
+    bound = watched(limiter)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as results:
+        until(lambda: len(bound.calls) == 2)
         for other in others:
             other.commit()
-        if core == "native":  # ids tell a part of the table; of 40 keys a few share that of this one
-            assert len(asked.calls) < 20
-        assert not came
+        if core == "native":  # an id names a part of the table: a few of 40 keys share the part of this one
+            assert len(bound.calls) < 20
+        assert not results
         held.commit()
-    assert came[0]
+    assert results[0]
 
 
 @pytest.mark.parametrize("named", ["named", "not named"])
-def test_two_limiters_of_one_store_have_one_line_and_free_places_for_each_other(core: str, named: str) -> None:
+def test_two_limiters_on_one_store_share_a_line_and_free_places_for_each_other(core: str, named: str) -> None:
     store = make_store(core)
     name = "jobs" if named == "named" else ""
     first, second = (Limiter("1 concurrent", store=store, name=name) for _ in range(2))
@@ -269,7 +271,7 @@ def test_two_limiters_of_one_store_have_one_line_and_free_places_for_each_other(
     assert order == ["a", "b"]
 
 
-def test_a_caller_whose_event_loop_was_closed_holds_up_nobody(core: str) -> None:
+def test_a_caller_whose_event_loop_was_closed_holds_up_no_other(core: str) -> None:
     store = make_store(core)
     limiter, asynchronous = Limiter("1 concurrent", store=store), AsyncLimiter("1 concurrent", store=store)
     held = limiter.reserve("key", lease=LONG_S)
@@ -277,29 +279,29 @@ def test_a_caller_whose_event_loop_was_closed_holds_up_nobody(core: str) -> None
     tasks = [loop.create_task(asynchronous.acquire("key", timeout=LONG_S, lease=LONG_S)) for _ in range(2)]
     loop.run_until_complete(until_async(lambda: waiting(limiter) == 2))
     loop.close()
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as results:
         until(lambda: waiting(limiter) == 1)  # the two that never run again have left
         assert held.commit().outcome == "settled"
-    assert came[0] and waiting(limiter) == 0
-    for task in tasks:  # what Python does where they are dropped, without its word that they were pending
+    assert results[0] and waiting(limiter) == 0
+    for task in tasks:  # as Python does when they are dropped, but without its warning that they were pending
         task.get_coro().close()
     assert limiter.peek("key", 0).remaining == 0 and waiting(limiter) == 0
 
 
-def test_a_place_freed_through_other_limits_of_the_store_calls_too(core: str) -> None:
+def test_a_place_freed_through_other_limits_of_the_store_wakes_a_caller_too(core: str) -> None:
     store = make_store(core)
     small, large = (Limiter(limits, store=store, name="jobs") for limits in ("1 concurrent", "1 concurrent; 99/hour"))
     held = large.reserve("key", lease=LONG_S)
-    with in_thread(lambda: small.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: small.acquire("key", timeout=LONG_S, lease=LONG_S)) as results:
         until(lambda: waiting(small) == 1)
         large.commit(held.id)
-    assert came[0]
+    assert results[0]
 
 
-def test_big_and_small_costs_get_their_places_in_the_order_in_which_they_came(core: str) -> None:
+def test_large_and_small_costs_get_their_places_in_the_order_of_arrival(core: str) -> None:
     limiter = limiter_on(core, "4 concurrent")
     held = [limiter.reserve("key", lease=LONG_S) for _ in range(4)]
-    noted = watched(limiter)
+    bound = watched(limiter)
     threads = []
     for number, cost in enumerate([4, 1, 3, 1, 2]):
 
@@ -314,15 +316,15 @@ def test_big_and_small_costs_get_their_places_in_the_order_in_which_they_came(co
         each.commit()
     for thread in threads:
         thread.join(60)
-    assert noted.admitted == ["0", "1", "2", "3", "4"]
+    assert bound.admitted == ["0", "1", "2", "3", "4"]
     assert free(limiter) == 4 and waiting(limiter) == 0
 
 
-def test_500_threads_some_of_which_give_up_get_through_in_order(core: str) -> None:
+def test_500_threads_some_of_which_give_up_are_admitted_in_order(core: str) -> None:
     limiter = limiter_on(core, "3 concurrent; 20000/second bucket")
     held = limiter.reserve("key", 3, lease=LONG_S)
-    noted, random = watched(limiter), Random(13)
-    gave_up: set[str] = set()
+    bound, random = watched(limiter), Random(13)
+    timed_out: set[str] = set()
     threads = []
     threading.stack_size(256 * 1024)
     try:
@@ -333,28 +335,28 @@ def test_500_threads_some_of_which_give_up_get_through_in_order(core: str) -> No
                 if reservation:
                     reservation.commit()
                 else:
-                    gave_up.add(f"{number}")
+                    timed_out.add(f"{number}")
 
             arguments = (number, random.choice([1, 1, 1, 2, 3]), random.choice([0.02, LONG_S, LONG_S]))
             threads.append(threading.Thread(target=work, args=arguments))
             threads[-1].start()
-            until(partial(_are_waiting, limiter, number + 1, gave_up))
+            until(partial(_are_waiting, limiter, number + 1, timed_out))
     finally:
         threading.stack_size(0)
-    until(lambda: len(gave_up) > 100)
+    until(lambda: len(timed_out) > 100)
     held.commit()
     for thread in threads:
         thread.join(60)
-    assert noted.admitted == [f"{number}" for number in range(500) if f"{number}" not in gave_up]
+    assert bound.admitted == [f"{number}" for number in range(500) if f"{number}" not in timed_out]
     assert free(limiter) == 3 and waiting(limiter) == 0 and not limiter._lines._lines
 
 
 @pytest.mark.parametrize("limits", ["3 concurrent; 20000/second bucket", "2000/second bucket", "2000/second queue 9"])
-def test_500_tasks_some_of_which_are_cancelled_get_through_in_order(core: str, limits: str) -> None:
+def test_500_tasks_some_of_which_are_cancelled_are_admitted_in_order(core: str, limits: str) -> None:
     async def main() -> None:
         limiter, random = AsyncLimiter(limits, store=make_store(core)), Random(13)
         held = await limiter.reserve("key", min(limit.quota for limit in limiter.limits), lease=LONG_S)
-        noted = watched(limiter)
+        bound = watched(limiter)
 
         async def work(number: int, cost: int) -> int:
             async with await limiter.acquire("key", cost, timeout=LONG_S, lease=LONG_S, id=f"{number}"):
@@ -372,8 +374,8 @@ def test_500_tasks_some_of_which_are_cancelled_get_through_in_order(core: str, l
             random.choice(tasks).cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert 150 <= sum(isinstance(each, asyncio.CancelledError) for each in done) <= 200
-        assert noted.admitted == sorted(noted.admitted, key=int)  # no caller passed one that came before it
-        assert {f"{each}" for each in done if isinstance(each, int)} <= set(noted.admitted)
+        assert bound.admitted == sorted(bound.admitted, key=int)  # no caller overtook an earlier one
+        assert {f"{each}" for each in done if isinstance(each, int)} <= set(bound.admitted)
         assert waiting(limiter) == 0 and not limiter._lines._lines
         if "concurrent" in limits:
             assert free(limiter) == 3
@@ -385,25 +387,25 @@ def test_a_thousand_callers_of_one_key_cost_a_timer_each_and_no_call_of_the_stor
     async def main() -> None:
         limiter = AsyncLimiter("1 concurrent; 100000/hour", store=make_store(core))
         held = await limiter.reserve("key", lease=LONG_S)
-        asked = watched(limiter)
+        bound = watched(limiter)
         loop: Any = asyncio.get_running_loop()
         timers = len(loop._scheduled)
         acquiring = [limiter.acquire("key", timeout=LONG_S, lease=LONG_S) for _ in range(1_000)]
         tasks = [asyncio.create_task(each) for each in acquiring]
         await until_async(lambda: waiting(limiter) == 1_000)
         await asyncio.sleep(0.02)
-        assert asked.calls == ["reserve", "read", "reserve"]
+        assert bound.calls == ["reserve", "read", "reserve"]
         assert len(loop._scheduled) - timers <= 1_002
         await held.commit()
         for task in tasks:
             await (await task).commit()
-        assert asked.calls.count("reserve") <= 2 + 1_000 + 999  # the next may ask once in vain: the place is taken
-        assert asked.calls.count("read") <= 2
+        assert bound.calls.count("reserve") <= 2 + 1_000 + 999  # the next may try once in vain: the place is taken
+        assert bound.calls.count("read") <= 2
 
     asyncio.run(main())
 
 
-def test_beyond_the_most_waiters_callers_are_refused_at_once_and_the_log_says_so(
+def test_callers_beyond_max_waiters_are_refused_at_once_and_the_log_says_so(
     core: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter = limiter_on(core, "1 concurrent; 99/hour", max_waiters=2)
@@ -418,28 +420,28 @@ def test_beyond_the_most_waiters_callers_are_refused_at_once_and_the_log_says_so
             assert [record.getMessage() for record in caplog.records] == [
                 "2 callers wait already, which is the most that may: more are refused"
             ]
-            assert limiter.acquire("idle", lease=LONG_S)  # what is there is taken, by whoever need not wait
+            assert limiter.acquire("idle", lease=LONG_S)  # a free place is taken by a caller that need not wait
             held.commit()
     assert free(limiter) == 1
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, "9", None])
-def test_what_is_no_number_of_waiters_is_refused(bad: Any) -> None:
+def test_a_max_waiters_that_is_not_a_positive_whole_number_is_refused(bad: Any) -> None:
     with pytest.raises(ConfigError, match="max_waiters is a whole number of at least 1"):
         Limiter("9/hour", max_waiters=bad)
     with pytest.raises(ConfigError, match="max_waiters"):
         AsyncLimiter("9/hour", max_waiters=bad)
 
 
-def test_a_hold_that_is_there_does_not_wait_in_line_to_be_told_again(core: str) -> None:
+def test_a_repeated_request_for_an_existing_hold_does_not_wait_in_line(core: str) -> None:
     limiter = limiter_on(core, "1 concurrent")
     held = limiter.acquire("key", id="mine", lease=LONG_S)
-    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as results:
         until(lambda: waiting(limiter) == 1)
         again = limiter.acquire("key", id="mine", timeout=LONG_S, lease=LONG_S)
         assert again.repeated and again.id == held.id
         held.commit()
-    assert came[0]
+    assert results[0]
 
 
 def test_decorated_functions_wait_for_places(core: str) -> None:
@@ -491,7 +493,7 @@ def test_decorated_coroutines_and_generators_wait_for_places(core: str) -> None:
 
 
 class SlowStore(MemoryStore):
-    """A store that answers an event loop a moment after it has charged."""
+    """A store that replies to an event loop a moment after it has charged."""
 
     def bind_async(self, limits: Any, *, clock: Any = None) -> Any:
         return _Slow(self.bind(limits, clock=clock), self)
@@ -513,23 +515,23 @@ class _Slow:
 
     async def reserve(self, *arguments: Any) -> Any:
         reserved = self._bound.reserve(*arguments)
-        return await self._told(reserved, reserved.decision)
+        return await self._delayed(reserved, reserved.decision)
 
     async def decide(self, operation: Operation) -> Any:
         decision = self._bound.decide(operation)
-        return await self._told(decision, decision and operation.commit)
+        return await self._delayed(decision, decision and operation.commit)
 
-    async def _told(self, answer: Any, charged: object) -> Any:
+    async def _delayed(self, reply: Any, charged: object) -> Any:
         if charged:
             self._store.charged.set()
             await asyncio.sleep(0.005)
-        return answer
+        return reply
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["cancelled", "cancelled twice"])
 @pytest.mark.parametrize("named", [None, "mine"], ids=["no name", "a name"])
 @pytest.mark.parametrize("limits", ["2 concurrent; 9/hour bucket", "9/hour bucket"])
-def test_a_task_cancelled_as_it_is_admitted_gives_back_what_it_took(
+def test_a_task_cancelled_while_it_is_admitted_gives_its_charge_back(
     core: str, limits: str, named: str | None, twice: bool
 ) -> None:
     async def main() -> None:
@@ -553,7 +555,7 @@ def test_a_task_cancelled_as_it_is_admitted_gives_back_what_it_took(
     asyncio.run(main())
 
 
-def test_a_task_cancelled_as_a_hold_is_told_again_leaves_it_as_it_is(core: str) -> None:
+def test_a_task_cancelled_while_it_repeats_a_hold_leaves_the_hold_unchanged(core: str) -> None:
     async def main() -> None:
         store = SlowStore(core)
         limiter = AsyncLimiter("2 concurrent", store=store)
@@ -599,13 +601,13 @@ class InterruptedLimits(Watched):
         raise KeyboardInterrupt
 
 
-def test_a_thread_interrupted_as_it_is_admitted_gives_back_what_it_took(core: str) -> None:
+def test_a_thread_interrupted_while_it_is_admitted_gives_its_charge_back(core: str) -> None:
     limiter = limiter_on(core, "2 concurrent; 9/hour bucket")
     limiter._bound = InterruptedLimits(limiter._bound)
     with pytest.raises(KeyboardInterrupt):
         limiter.acquire("key", lease=LONG_S)
     assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [2, 9]
-    with pytest.raises(KeyboardInterrupt):  # by a name that the caller gave, and may have given before
+    with pytest.raises(KeyboardInterrupt):  # with an id from the caller, who may have used it before
         limiter.acquire("key", lease=LONG_S, id="mine")
     assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [1, 8]
 
@@ -630,7 +632,7 @@ def test_a_place_stays_held_while_a_queue_delays_its_caller(core: str) -> None:
     assert free(limiter) == 2 and limiter.extend(again.id).outcome == "extended"
 
 
-def test_a_plan_learns_of_what_was_given_back_when_a_turn_comes_early(core: str) -> None:
+def test_a_plan_is_dropped_when_a_cost_that_was_given_back_makes_a_turn_come_early(core: str) -> None:
     async def main() -> None:
         clock = ManualClock()
         limiter = AsyncLimiter("10/second bucket", store=make_store(core), clock=clock)
@@ -638,13 +640,13 @@ def test_a_plan_learns_of_what_was_given_back_when_a_turn_comes_early(core: str)
         steps = [limiter._lines.steps("key", (10,), 9_000_000) for _ in range(2)]
         bound = limiter.bound
         for each in steps:  # the first sleeps a second, the second stands behind it
-            answer: Any = None
+            reply: Any = None
             while True:
-                step = each.send(answer)
+                step = each.send(reply)
                 if isinstance(step, Operation):
-                    answer = bound.decide(step)
+                    reply = bound.decide(step)
                 elif type(step).__name__ == "Read":
-                    answer = bound.read(step.keys)
+                    reply = bound.read(step.keys)
                 else:
                     break
         clock.advance(-1_000_000)

@@ -51,11 +51,11 @@ def _statuses(call: Callable[..., Any], times: int) -> list[int]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async def ask() -> None:
+    async def send_all() -> None:
         for _ in range(times):
             await call(scope_of(), _receive, send)
 
-    asyncio.run(ask())
+    asyncio.run(send_all())
     return [message["status"] for message in sent if message["type"] == "http.response.start"]
 
 
@@ -73,7 +73,7 @@ def test_servers_recognise_a_middleware_as_an_application_of_asgi_3(options: dic
     assert config.interface == "asgi3"
     as_asgi3: Any = guarantee_single_callable
     assert as_asgi3(middleware) is middleware
-    assert inspect.iscoroutinefunction(middleware.__call__)  # as Hypercorn asks
+    assert inspect.iscoroutinefunction(middleware.__call__)  # as Hypercorn checks
     assert _statuses(middleware, 2) == [200, 429]
 
 
@@ -148,12 +148,12 @@ def _response(kind: str, middleware: Any) -> httpx.Response:
         with httpx.Client(transport=httpx.WSGITransport(middleware, remote_addr="203.0.113.9")) as client:
             return client.get("http://shop.example/")
 
-    async def ask() -> httpx.Response:
+    async def get() -> httpx.Response:
         transport = httpx.ASGITransport(middleware, client=("203.0.113.9", 1))
         async with httpx.AsyncClient(transport=transport) as client:
             return await client.get("http://shop.example/")
 
-    return asyncio.run(ask())
+    return asyncio.run(get())
 
 
 # The references of a middleware

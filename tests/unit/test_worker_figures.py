@@ -48,7 +48,7 @@ def decide(metrics: Metrics, seconds: float) -> None:
     metrics.handle(DecisionEvent(GATE.hit(request), seconds, request, "default"))
 
 
-def test_what_each_worker_counts_is_shown_by_all_as_one(tmp_path: Path) -> None:
+def test_every_worker_shows_the_sums_over_all_workers(tmp_path: Path) -> None:
     make_files(tmp_path, 2)
     one, two = worker(tmp_path, 1), worker(tmp_path, 2)
     for metrics in (one, two, two, two):
@@ -139,7 +139,7 @@ def test_a_folder_for_which_memory_has_no_room_is_on_the_disk_and_removed_there_
     other.remove()
 
 
-def test_a_full_disk_is_told_when_files_are_made_and_not_when_a_worker_counts(tmp_path: Path) -> None:
+def test_a_full_disk_is_found_when_files_are_created_and_not_when_a_worker_counts(tmp_path: Path) -> None:
     make_files(tmp_path, 2)
     sizes = {(file.stat().st_size, file.stat().st_blocks * 512) for file in tmp_path.iterdir()}
     assert all(taken >= size > 0 for size, taken in sizes)
@@ -183,7 +183,7 @@ def test_a_file_does_not_grow_where_there_is_no_room_and_what_was_left_out_is_sh
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-def test_what_was_counted_elsewhere_is_added_to_what_is_counted_here(tmp_path: Path, *, in_files: bool) -> None:
+def test_counts_from_elsewhere_are_added_to_local_counts(tmp_path: Path, *, in_files: bool) -> None:
     if in_files:
         make_files(tmp_path, 1)
     metrics = worker(tmp_path, 1) if in_files else Metrics(GATE.stats)
