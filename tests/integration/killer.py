@@ -1,15 +1,15 @@
-"""Kill a process at one instruction after another of a decision, and look at what it leaves in the zone.
+"""Kill a process at one instruction after another of a decision, and check what it leaves in the zone.
 
 The process is stepped by ptrace (`traced`). After every instruction that changes the zone's memory, and before
 every one that will, a fresh process is killed with SIGKILL; then a survivor must get every lock,
 find the zone whole, and find the decision charged in full or not at all.
 
-Run as a program, it prints one JSON object a scenario: `python killing.py [DEATHS] [NAME]`. With a
+Run as a program, it prints one JSON object a scenario: `python killer.py [DEATHS] [NAME]`. With a
 number of DEATHS about so many processes are killed in each scenario, and as many of those that
 mend, at points that are evenly spread; with 0 one at every instruction from the first change to the
-last, whether it changes anything or not, which takes hours. `python killing.py stopped` stops
-processes, and asks on; `python killing.py limits` kills one that takes back limits; `python
-killing.py steps` counts changes by steps of both kinds.
+last, whether it changes anything or not, which takes hours. `python killer.py stopped` stops
+processes, and continues to decide; `python killer.py limits` kills one that takes back limits; `python
+killer.py steps` counts changes by steps of both kinds.
 """
 
 from __future__ import annotations
