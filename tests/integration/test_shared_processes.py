@@ -31,7 +31,7 @@ def test_processes_killed_at_random_block_no_other_process_and_lose_nothing() ->
         assert result["fault"] is None, result
         assert result["too_many"] == 0, result
         # Each process that dies may have charged one decision that it did not report.
-        assert result["not_told"] <= result["killed"], result
+        assert result["unreported"] <= result["killed"], result
         assert result["killed"] == processes, result
 
 
@@ -48,9 +48,9 @@ def test_places_held_by_killed_processes_are_free_at_the_end_of_the_lease_and_se
     [result] = results_of("crowd_holds.py", "killed", str(processes), within_s=600)
     assert result["killed"] == processes and result["fault"] is None, result
     assert result["free"] == [20], result  # whatever was pending
-    assert result["told"] > processes and result["settled"] == result["told"], result
-    assert result["again"] == ["already settled"] and result["given_back"] == 2 * result["told"], result
-    assert 0 <= result["not_told"] <= 3 * processes, result
+    assert result["reported"] > processes and result["settled"] == result["reported"], result
+    assert result["again"] == ["already settled"] and result["given_back"] == 2 * result["reported"], result
+    assert 0 <= result["unreported"] <= 3 * processes, result
 
 
 def test_whatever_bits_a_zone_holds_it_answers_or_raises_a_store_error() -> None:

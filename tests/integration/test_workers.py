@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from fronts import TOLD
+from fronts import START_LINE_PARTS
 from prometheus_client.parser import text_string_to_metric_families
 from running import RunningService, headgate_command, run_headgate, running_service, service_of
 
@@ -135,7 +135,7 @@ def test_workers_start_announce_themselves_once_and_end_well(
         assert not any(map(is_running, workers))
         assert not folder.exists()
         assert service.lines == [
-            f"headgate: {policy} on {service.url}, native core, 2 workers{TOLD[front]}; ctrl-c ends it\n"
+            f"headgate: {policy} on {service.url}, native core, 2 workers{START_LINE_PARTS[front]}; ctrl-c ends it\n"
         ]
 
 
@@ -149,7 +149,9 @@ def figures_of(worker: int) -> Path:
 def test_one_worker_is_one_process(policy: Path, front: str) -> None:
     with running_service(policy, "--workers", "1") as service:
         assert workers_of(service) == []
-        assert service.lines == [f"headgate: {policy} on {service.url}, native core{TOLD[front]}; ctrl-c ends it\n"]
+        assert service.lines == [
+            f"headgate: {policy} on {service.url}, native core{START_LINE_PARTS[front]}; ctrl-c ends it\n"
+        ]
         assert ("headgate_workers",) not in metrics(service)
 
 
@@ -200,7 +202,9 @@ def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path, fron
     url = default_zone_url(namespace)
     try:
         with running_service(policy, "--workers", "2") as service:
-            assert service.lines[0].endswith(f", native core, 2 workers, state in {url}{TOLD[front]}; ctrl-c ends it\n")
+            assert service.lines[0].endswith(
+                f", native core, 2 workers, state in {url}{START_LINE_PARTS[front]}; ctrl-c ends it\n"
+            )
             assert Path(urlsplit(url).path).exists()
             lines_before = len(service.lines)
             write(policy, "10/hour", f"namespace: {namespace}\nstore: memory://\n")
