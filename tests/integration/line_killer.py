@@ -1,4 +1,4 @@
-"""Kill a process at every change that it makes to the waiting lines of a zone, and look at what it leaves.
+"""Kill a process at every change that it makes to the waiting lines of a zone, and check what it leaves.
 
 The process is stepped by ptrace, and what it leaves is the memory as it was after each change, with the locks that it
 held marked as a dead one's. A survivor must find each caller in line or not, those that stayed in their order, and all

@@ -1,7 +1,6 @@
 """No server and no gateway lets an application see another resource than the one that the policy has matched.
 
-Which resource a request came to is told
-by the application's own framework.
+The application's own framework reports which resource a request reached.
 """
 
 from __future__ import annotations
