@@ -376,7 +376,7 @@ def test_the_connection_that_has_waited_longest_for_its_client_gives_way() -> No
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() -> None:
+def test_a_connection_too_many_is_refused_with_a_reason_where_all_others_are_being_answered() -> None:
     async def never(request: ServiceRequest) -> ServiceResponse:
         await asyncio.sleep(3600)
         raise AssertionError
@@ -391,7 +391,7 @@ def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() 
 
 
 @pytest.mark.usefixtures("front")
-def test_half_sent_requests_keep_nobody_out(tmp_path: Path) -> None:
+def test_half_sent_requests_keep_no_client_out(tmp_path: Path) -> None:
     with running_service(policy_in(tmp_path), "--connections", "50") as service, ExitStack() as stack:
         for number in range(300):
             stack.enter_context(connected(service)).sendall(b"GET / HTTP/1.1\r\nHost: ")
@@ -467,7 +467,7 @@ def test_many_requests_at_once_do_not_make_others_wait() -> None:
         assert time.monotonic() - start < 2.5
 
 
-def test_what_is_wrong_is_told_after_what_was_asked_before(service: RunningService) -> None:
+def test_a_bad_request_is_refused_after_the_requests_before_it_are_answered(service: RunningService) -> None:
     answers = exchange(service, CHECK * 3 + b"GARBAGE\r\n\r\n" + CHECK)
     assert [answer.status for answer in answers] == [200, 200, 200, 400]
     assert answers[3].detail == "this is no request of HTTP/1.1 that can be read"
@@ -523,7 +523,7 @@ def test_a_head_that_two_could_read_differently_is_refused(service: RunningServi
         assert answers[0].headers["connection"] == "close"
 
 
-def test_http_1_0_is_answered_and_its_connection_ends_unless_it_asks(service: RunningService) -> None:
+def test_http_1_0_is_answered_and_its_connection_ends_unless_keep_alive_is_requested(service: RunningService) -> None:
     ask = b"GET /check/default HTTP/1.0\r\n\r\n"
     [answer] = exchange(service, ask + ask, ends=False)
     assert (answer.status, answer.headers["connection"]) == (200, "close")
@@ -584,7 +584,7 @@ def test_a_trailer_is_no_header() -> None:
         assert request.body == b"abc"
 
 
-def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(service: RunningService) -> None:
+def test_a_client_that_waits_for_100_continue_receives_it(service: RunningService) -> None:
     body = b'{"request": {}}'
     head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
     with connected(service) as connection:

@@ -274,7 +274,9 @@ def test_sigterm_lets_streams_end_and_sigint_cuts_and_settles_them(
     assert settled["mode"] == ("exact" if sig == signal.SIGTERM else "at least")
 
 
-def test_what_cannot_be_served_is_told_once_and_nothing_starts(provider: Provider, tmp_path: Path, zone: str) -> None:
+def test_a_service_that_cannot_start_prints_one_reason_and_no_worker_starts(
+    provider: Provider, tmp_path: Path, zone: str
+) -> None:
     def told(**changes: str) -> str:
         policy, providers = write(tmp_path, provider, changes.get("limits", "9/hour"), changes.get("store", zone))
         if "providers" in changes:

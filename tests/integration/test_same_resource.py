@@ -141,7 +141,7 @@ def envoy(home: Path, service: str, upstream: str) -> AbstractContextManager[int
 
 @pytest.mark.parametrize("gateway", [running_nginx, running_caddy, running_haproxy, envoy])
 @pytest.mark.parametrize("server", BEHIND)
-def test_a_gateway_as_shown_passes_on_no_other_resource_than_it_asked_about(
+def test_a_gateway_as_shown_passes_on_no_other_resource_than_it_checked(
     server: str, gateway: Callable[[Path, str, str], AbstractContextManager[int]], service: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:

@@ -187,7 +187,7 @@ def test_places_in_flight_are_those_of_all_workers_and_any_of_them_settles(polic
         assert sum(bool(answer["allowed"]) for answer in answers) == 20
 
 
-def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path, zone: str) -> None:
+def test_a_restart_in_the_middle_of_a_window_frees_nothing(policy: Path, zone: str) -> None:
     write(policy, "100/hour")
     statuses: Counter[int] = Counter()
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path,
     assert statuses == {200: 100, 429: 80}
 
 
-def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path, front: str) -> None:
+def test_without_a_store_the_service_uses_a_zone_and_names_it(policy: Path, front: str) -> None:
     namespace = f"t{uuid.uuid4().hex}"
     write(policy, "10/hour", f"namespace: {namespace}\n")
     url = default_zone_url(namespace)
@@ -235,7 +235,7 @@ def test_workers_start_where_the_zone_takes_all_of_a_containers_shared_memory(po
         assert 'headgate_decisions_total{result="allowed"' in service.client.get("/metrics").text
 
 
-def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zone: str) -> None:
+def test_a_service_that_cannot_start_prints_one_reason_and_no_worker_starts(policy: Path, zone: str) -> None:
     def message(*arguments: str) -> str:
         result = run_headgate("serve", str(policy), "--workers", "2", *arguments)
         assert (result.returncode, result.stdout) == (1, "")
@@ -260,7 +260,7 @@ def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zon
         Path(urlsplit(small).path).unlink(missing_ok=True)
 
 
-def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: Path, zone: str) -> None:
+def test_metrics_count_every_request_whichever_worker_answered_or_died(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         for _ in range(ENOUGH):
             get(service)
@@ -282,7 +282,7 @@ def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: P
         assert "_created" not in get(service, "/metrics")[2]
 
 
-def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path, zone: str) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_no_client_is_refused(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         workers = workers_of(service)
         for pid in workers:
@@ -340,7 +340,7 @@ def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zon
         assert len(service.lines) == 3
 
 
-def test_nobody_is_replaced_where_the_whole_service_stood_still(policy: Path, zone: str) -> None:
+def test_no_worker_is_replaced_where_the_whole_service_stood_still(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone, "--worker-timeout", "3") as service:
         workers = workers_of(service)
         everybody = (service.process.pid, *workers)
@@ -424,7 +424,7 @@ def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_
         assert metrics(service)["headgate_policy_in_force",] == 1
 
 
-def test_a_changed_policy_of_many_rules_is_told_in_a_line_of_each_worker(policy: Path, zone: str) -> None:
+def test_a_changed_policy_of_many_rules_is_one_line_in_the_log_of_each_worker(policy: Path, zone: str) -> None:
     write_rules(policy, 2, 500)
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         write_rules(policy, 100, 600)
@@ -451,7 +451,7 @@ def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Pat
         assert quotas(service) == {'"all";q=3000000;w=3600'}
 
 
-def test_draining_tells_balancers_before_the_port_closes(policy: Path, zone: str) -> None:
+def test_draining_is_visible_to_balancers_before_the_port_closes(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone, "--drain", "60") as service:
         workers = workers_of(service)
         for pid in (service.process.pid, *workers):  # an init system signals all processes
