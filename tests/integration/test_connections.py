@@ -38,7 +38,7 @@ rules:
 CHECK = b"GET /check/default HTTP/1.1\r\nHost: x\r\n\r\n"
 MIB = 1 << 20
 LONG_CHUNKS = {"python": "at most 65536 bytes", "door": "at most 4096 bytes of extensions, and 8192 of trailers"}
-"""llhttp does not tell of extensions, so that Python bounds them with all that is no body; the door counts them."""
+"""llhttp does not report extensions, so that Python bounds them with all that is no body; the door counts them."""
 
 
 @pytest.fixture(scope="module")
@@ -339,15 +339,15 @@ def test_an_idle_client_that_has_left_a_little_unread_gets_that_and_the_end() ->
         return ServiceResponse(200, TEXT, b"a" * 16384)  # too little for the event loop to say that it waits
 
     with small_service(Bounds(idle_s=1), answer) as small, connected(small) as connection:
-        asked = 0
+        sent = 0
         while not any(one.has_unsent for one in small.connections.open):
             connection.sendall(CHECK)
-            asked += 1
-            until(lambda: sum(one.served for one in small.connections.open) == asked)  # noqa: B023
+            sent += 1
+            until(lambda: sum(one.served for one in small.connections.open) == sent)  # noqa: B023
         small.connections.close_idle()
         time.sleep(2.5)
         connection.settimeout(5)
-        assert [one.status for one in parse_answers(receive_all(connection))] == [200] * asked
+        assert [one.status for one in parse_answers(receive_all(connection))] == [200] * sent
 
 
 def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:
@@ -524,11 +524,11 @@ def test_a_head_that_two_could_read_differently_is_refused(service: RunningServi
 
 
 def test_http_1_0_is_answered_and_its_connection_ends_unless_keep_alive_is_requested(service: RunningService) -> None:
-    ask = b"GET /check/default HTTP/1.0\r\n\r\n"
-    [answer] = exchange(service, ask + ask, ends=False)
+    check = b"GET /check/default HTTP/1.0\r\n\r\n"
+    [answer] = exchange(service, check + check, ends=False)
     assert (answer.status, answer.headers["connection"]) == (200, "close")
-    kept = b"GET /check/default HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
-    answers = exchange(service, kept + ask, ends=False)
+    kept_alive = b"GET /check/default HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    answers = exchange(service, kept_alive + check, ends=False)
     assert [answer.headers["connection"] for answer in answers] == ["keep-alive", "close"]
     [refused] = exchange(service, b"POST /v1/check HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
     assert refused.status == 400
@@ -595,7 +595,7 @@ def test_a_client_that_waits_for_100_continue_receives_it(service: RunningServic
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
     [large] = exchange(service, head.replace(b"Length: ", b"Length: 10000000"), ends=False)
     assert large.status == 413
-    # Nobody can tell whether the body of this one still comes: what comes next may be that or a request.
+    # The body of this request may still arrive: the next bytes may be the body or a request.
     unread = head.replace(b"/v1/check", b"/check/default")
     assert [(answer.status, answer.headers["connection"]) for answer in exchange(service, unread + CHECK)] == [
         (200, "close")
@@ -642,8 +642,8 @@ def test_no_request_is_lost_at_the_end(tmp_path: Path, workers: tuple[str, ...])
         lost: list[str] = []
         stop = threading.Event()
 
-        def keep_asking(_: int) -> int:
-            """On one connection, and on the next when that was said to end, until no connection is taken."""
+        def keep_sending(_: int) -> int:
+            """Send checks on a connection, and on a new one after each announced end, until none is accepted."""
             answered = 0
             while not stop.is_set():
                 try:
@@ -666,7 +666,7 @@ def test_no_request_is_lost_at_the_end(tmp_path: Path, workers: tuple[str, ...])
             return answered
 
         with ThreadPoolExecutor(8) as pool:
-            counts = [pool.submit(keep_asking, number) for number in range(8)]
+            counts = [pool.submit(keep_sending, number) for number in range(8)]
             time.sleep(0.7)
             service.process.send_signal(signal.SIGTERM)
             assert service.process.wait(10) == 0

@@ -1,4 +1,4 @@
-"""TLS of the front door: real clients, certificates that are renewed, and whoever is not let in."""
+"""TLS of the front door: real clients, certificates that are renewed, and clients that are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shown(service: RunningService, context: ssl.SSLContext) -> int:
 
 def is_refused(service: RunningService, context: ssl.SSLContext) -> bool:
     try:
-        with connected(service, context) as connection:  # in TLS 1.3 it is told with the first answer
+        with connected(service, context) as connection:  # in TLS 1.3 the client learns it with the first response
             connection.sendall(CHECK)
             return connection.recv(100) == b""
     except (ssl.SSLError, ConnectionError):
@@ -150,7 +150,7 @@ def test_hundreds_of_unfinished_handshakes_hold_up_no_client(policy: Path, autho
 
 
 class Load:
-    """Clients that ask all the time, each on a connection that it keeps, until the end of the block."""
+    """Clients that send checks all the time, each on a connection of its own, until the end of the block."""
 
     def __init__(self, service: RunningService, context: ssl.SSLContext) -> None:
         self.answers = 0
@@ -252,14 +252,14 @@ def test_several_workers_show_one_certificate_and_keep_the_last_good_one(
 def test_a_drain_finishes_what_has_begun(policy: Path, authority: Authority, server: Pair) -> None:
     known = authority.known()
     with running_service(policy, *server.options, "--drain", "1", trusts=known) as service:
-        with connected(service, known) as begun, connected(service, known) as idle:
-            begun.sendall(CHECK[:20])
+        with connected(service, known) as half_sent, connected(service, known) as idle:
+            half_sent.sendall(CHECK[:20])
             service.check()
             service.process.send_signal(signal.SIGTERM)
             service.wait_for("draining for 1 s")
             assert service.check().headers["connection"] == "close"
-            begun.sendall(CHECK[20:])
-            assert b"connection: close" in begun.recv(4096).lower()
+            half_sent.sendall(CHECK[20:])
+            assert b"connection: close" in half_sent.recv(4096).lower()
             assert idle.recv(100) == b""
         assert service.process.wait(20) == 0
 

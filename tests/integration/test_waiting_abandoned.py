@@ -1,4 +1,4 @@
-"""Callers whose event loop was closed while they waited block nobody, whether or not they are ever collected."""
+"""Callers whose event loop was closed while they waited block no other caller, whether or not they are collected."""
 
 from __future__ import annotations
 
