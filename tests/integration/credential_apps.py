@@ -150,15 +150,15 @@ def header_readings(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
                 yield getattr(SimpleCookie(value).get("session"), "value", "")
 
 
-def query_readings(asked: str) -> Iterator[str]:
-    """What an application may take for the credential in a query."""
-    for text in (asked, asked.replace(";", "&"), asked.partition("#")[0]):
+def query_readings(query: str) -> Iterator[str]:
+    """Yield what an application may read as the credential in a query."""
+    for text in (query, query.replace(";", "&"), query.partition("#")[0]):
         yield from parse_qs(text).get("token", [])
 
 
-def said(pairs: Iterable[tuple[str, str]], asked: str) -> bytes:
-    """Whether a credential is valid in any of these readings."""
-    return b"valid" if VALID in (*header_readings(pairs), *query_readings(asked)) else b"not valid"
+def verdict(pairs: Iterable[tuple[str, str]], query: str) -> bytes:
+    """Return the body that says whether a credential is valid in any of these readings."""
+    return b"valid" if VALID in (*header_readings(pairs), *query_readings(query)) else b"not valid"
 
 
 async def bare_asgi(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -166,7 +166,7 @@ async def bare_asgi(scope: Any, receive: Any, send: Callable[[Any], Awaitable[No
     if scope["type"] != "http":
         raise NotImplementedError
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    body = said(pairs, scope["query_string"].decode("latin-1"))
+    body = verdict(pairs, scope["query_string"].decode("latin-1"))
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
@@ -174,7 +174,7 @@ async def bare_asgi(scope: Any, receive: Any, send: Callable[[Any], Awaitable[No
 def bare_wsgi(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     """The application on WSGI."""
     pairs = [(name[5:].replace("_", "-"), value) for name, value in environ.items() if name.startswith("HTTP_")]
-    body = said(pairs, environ.get("QUERY_STRING", ""))
+    body = verdict(pairs, environ.get("QUERY_STRING", ""))
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body]
 

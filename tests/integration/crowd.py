@@ -1,8 +1,8 @@
-"""Many processes and threads that ask one shared zone at once, for more than the limit.
+"""Many processes and threads that decide in one shared zone at once, for more than the limit.
 
 Run as a program, it prints one JSON object an algorithm:
 `python crowd.py exact ROUNDS` starts all at once, round after round, each with a key of its own;
-`python crowd.py killed PROCESSES` lets all ask while so many, one after another, are killed at a random moment.
+`python crowd.py killed PROCESSES` lets all decide while so many, one after another, are killed at random.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROCESSES = 3
 THREADS = 2
 LIMIT = 24
 KEYS = 27_000
-"""Where no process holds anything, their states fill a zone nearly, and the fullest of its parts not quite."""
+"""Without holds, the states of these keys nearly fill a zone, and do not quite fill its fullest part."""
 ALGORITHMS = {
     "fixed window": f"{LIMIT}/week fixed",
     "sliding window log": f"{LIMIT}/week log",
@@ -48,7 +48,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 @contextmanager
 def zone(size: int = 64 << 20, **options: Any) -> Iterator[SharedStore]:
-    """A zone that goes with the block."""
+    """Create a zone that is removed at the end of the block."""
     path = Path("/dev/shm") / f"headgate-crowd-{os.getpid()}-{uuid4().hex}"
     store = SharedStore(path, size=size, log_percent=50, **options)
     try:
@@ -58,13 +58,13 @@ def zone(size: int = 64 << 20, **options: Any) -> Iterator[SharedStore]:
 
 
 def bind(path: Path, text: str) -> BoundLimits:
-    """The limit of one key, and that of an asker of its own, which never refuses: two shards at once."""
+    """Bind the limit of a shared key, and one of each caller that never refuses: two shards at once."""
     own = name_limits(parse_limits("1000000000/week"), scope="own", name="own", group=1)
     return SharedStore.existing(path).bind([*name_limits(parse_limits(text), scope="all", name="all"), *own])
 
 
 def fork(work: Callable[[], None]) -> int:
-    """A process that does this and ends."""
+    """Fork a process that runs `work` and ends; return its pid."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -77,22 +77,23 @@ def fork(work: Callable[[], None]) -> int:
 
 
 def exact(text: str, rounds: int) -> dict[str, object]:
-    """All at once, in every round: exactly the limit passes."""
+    """Let all decide at once: in every round exactly the limit passes."""
     with zone(max_holds=0) as store:  # all of its room is for states, which nearly fill it
-        askers = PROCESSES * THREADS
-        barrier = CONTEXT.Barrier(askers)
-        passed = mmap.mmap(-1, rounds * askers)
+        callers = PROCESSES * THREADS
+        barrier = CONTEXT.Barrier(callers)
+        passed = mmap.mmap(-1, rounds * callers)
 
-        def ask(asker: int, bound: BoundLimits) -> None:
+        def decide_rounds(caller: int, bound: BoundLimits) -> None:
             for number in range(rounds):
                 barrier.wait(60)
-                asked = Operation((f"round {number}", f"asker {asker}"), (1, 1))
-                passed[number * askers + asker] = sum(bound.decide(asked).allowed for _ in range(LIMIT // 2))
+                operation = Operation((f"round {number}", f"caller {caller}"), (1, 1))
+                passed[number * callers + caller] = sum(bound.decide(operation).allowed for _ in range(LIMIT // 2))
 
         def work(process: int) -> None:
             bound = bind(store.path, text)  # each process opens the zone for itself
             threads = [
-                threading.Thread(target=ask, args=(process * THREADS + thread, bound)) for thread in range(THREADS)
+                threading.Thread(target=decide_rounds, args=(process * THREADS + thread, bound))
+                for thread in range(THREADS)
             ]
             for thread in threads:
                 thread.start()
@@ -101,13 +102,13 @@ def exact(text: str, rounds: int) -> dict[str, object]:
 
         pids = [fork(lambda process=process: work(process)) for process in range(PROCESSES)]  # type: ignore[misc]
         ended = [os.waitpid(pid, 0)[1] for pid in pids]
-        sums = [sum(passed[number * askers : (number + 1) * askers]) for number in range(rounds)]
+        sums = [sum(passed[number * callers : (number + 1) * callers]) for number in range(rounds)]
         return {
             "rounds": rounds,
             "ended_well": ended == [0] * PROCESSES,
             "exact": sums.count(LIMIT),
             "shared_by_several": sum(
-                sum(count > 0 for count in passed[number * askers : (number + 1) * askers]) > 1
+                sum(count > 0 for count in passed[number * callers : (number + 1) * callers]) > 1
                 for number in range(rounds)
             ),
             "fault": store._zone.check(),
@@ -115,10 +116,10 @@ def exact(text: str, rounds: int) -> dict[str, object]:
 
 
 def killed(text: str, most_workers: int) -> dict[str, object]:
-    """While processes are killed: nobody is blocked, nothing is lost but what a dying process did not tell."""
+    """Kill processes: none is blocked, and no charge is lost but one that a dying process did not report."""
     chance = random.Random(os.environ.get("HEADGATE_SEED", text))
     with zone(max_holds=0) as store:  # all of its room is for states, which nearly fill it
-        # A counter for each key of each process that ever was: nobody else writes it.
+        # A counter for each key of each process, which only this process writes.
         counts = mmap.mmap(-1, most_workers * KEYS)
 
         def work(worker: int) -> None:
@@ -145,28 +146,28 @@ def killed(text: str, most_workers: int) -> dict[str, object]:
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        # Whoever is left finishes every key.
+        # The process that remains uses up every key.
         bound = bind(store.path, text)
         last = [0] * KEYS
         for key in range(KEYS):
             while bound.decide(Operation((f"key {key}", "last"), (1, 1))).allowed:
                 last[key] += 1
-        told = [last[key] + sum(counts[worker * KEYS + key] for worker in range(workers)) for key in range(KEYS)]
+        charged = [last[key] + sum(counts[worker * KEYS + key] for worker in range(workers)) for key in range(KEYS)]
         return {
             "killed": workers,
             "keys": KEYS,
-            "too_many": sum(max(0, count - LIMIT) for count in told),
-            "charged": sum(told),
-            "not_told": sum(max(0, LIMIT - count) for count in told),
+            "too_many": sum(max(0, count - LIMIT) for count in charged),
+            "charged": sum(charged),
+            "unreported": sum(max(0, LIMIT - count) for count in charged),
             "mended": store.info()["mended"],
             "fault": store._zone.check(),
         }
 
 
 def main() -> None:
-    what, amount = sys.argv[1], sys.argv[2]
+    mode, amount = sys.argv[1], sys.argv[2]
     for name, text in ALGORITHMS.items():
-        result: dict[str, Any] = (exact if what == "exact" else killed)(text, int(amount))
+        result: dict[str, Any] = (exact if mode == "exact" else killed)(text, int(amount))
         print(json.dumps({"algorithm": name, **result}), flush=True)
 
 

@@ -1,7 +1,7 @@
 """Many processes that hold places and units of one shared zone, settle each other's holds, and are killed.
 
-Run as a program, it prints one JSON object: `python crowd_holds.py flood ROUNDS` lets processes hold what
-they can, each settling what another one held; `python crowd_holds.py killed PROCESSES` kills processes meanwhile.
+Run as a program, it prints one JSON object: `python crowd_holds.py flood ROUNDS` lets processes hold as much as
+they can, and each settles the holds of another one; `python crowd_holds.py killed PROCESSES` kills processes meanwhile.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def limiter(path: Path) -> Limiter:
 
 
 def flood(rounds: int) -> dict[str, object]:
-    """Never more than there are places in flight; what one process holds, the next one settles."""
+    """Hold no more places than there are; each process settles the holds of the one before it."""
     with zone(8 << 20) as store:
         pipes = [CONTEXT.Pipe(duplex=False) for _ in range(PROCESSES)]
         in_flight, most, settled = (CONTEXT.Value("q", 0) for _ in range(3))
 
-        def settle(crowd: Limiter, told: tuple[str, int] | None) -> bool:
-            if told is None:
+        def settle(crowd: Limiter, hold: tuple[str, int] | None) -> bool:
+            if hold is None:
                 return False
-            whole_id, cost = told
+            whole_id, cost = hold
             with in_flight.get_lock():
                 in_flight.value -= cost
             outcome = crowd.commit(whole_id, cost).outcome
@@ -50,36 +50,36 @@ def flood(rounds: int) -> dict[str, object]:
 
         def work(process: int) -> None:
             crowd, chance = limiter(store.path), random.Random(process)
-            mine, following = pipes[process][0], pipes[(process + 1) % PROCESSES][1]
-            goes_on = True
+            own_holds, next_process = pipes[process][0], pipes[(process + 1) % PROCESSES][1]
+            has_more = True
             for _ in range(rounds):
                 cost = chance.randrange(1, 8)
                 while not (reservation := crowd.reserve("key", cost, lease=600)):
-                    while goes_on and mine.poll(0.001):
-                        goes_on = settle(crowd, mine.recv())
+                    while has_more and own_holds.poll(0.001):
+                        has_more = settle(crowd, own_holds.recv())
                 with in_flight.get_lock():
                     in_flight.value += cost
                     most.value = max(most.value, in_flight.value)
-                following.send((reservation.id, cost))
-            following.send(None)
-            while goes_on:
-                goes_on = settle(crowd, mine.recv())
+                next_process.send((reservation.id, cost))
+            next_process.send(None)
+            while has_more:
+                has_more = settle(crowd, own_holds.recv())
 
         pids = [fork(lambda process=process: work(process)) for process in range(PROCESSES)]  # type: ignore[misc]
         ended = [os.waitpid(pid, 0)[1] for pid in pids]
-        left = [reading.remaining for reading in limiter(store.path).peek("key", 0).limits]
+        remaining = [reading.remaining for reading in limiter(store.path).peek("key", 0).limits]
         return {
             "ended_well": ended == [0] * PROCESSES,
             "most": most.value,
             "settled": settled.value,
-            "places_left": left[0],
+            "places_left": remaining[0],
             "mended": store.info()["mended"],
             "fault": store._zone.check(),
         }
 
 
 def killed(most_workers: int) -> dict[str, Any]:
-    """While processes are killed: what they held is free at the lease's end, stays charged, and is settled once."""
+    """Kill processes: their places are free when the lease ends, their units stay charged, and each is settled once."""
     with zone(8 << 20) as store:
         reader, writer = CONTEXT.Pipe(duplex=False)
 
@@ -91,7 +91,7 @@ def killed(most_workers: int) -> dict[str, Any]:
                     continue
                 choice = order.randrange(4)
                 if choice == 0:
-                    os.write(writer.fileno(), f"{reservation.id}\n".encode())  # not settled: by others, later
+                    os.write(writer.fileno(), f"{reservation.id}\n".encode())  # another process settles it later
                 elif choice == 1:
                     reservation.extend(lease=2 * LEASE_S, more=1)
                     reservation.cancel()
@@ -99,22 +99,22 @@ def killed(most_workers: int) -> dict[str, Any]:
                     reservation.cancel()
 
         os.set_blocking(reader.fileno(), False)
-        chance, workers, told = random.Random(7), 0, b""
+        chance, workers, reported = random.Random(7), 0, b""
         alive: list[int] = []
         while workers < most_workers:
             while len(alive) < PROCESSES:
                 alive.append(fork(lambda worker=workers: work(worker)))  # type: ignore[misc]
                 workers += 1
             time.sleep(chance.uniform(0.002, 0.02))
-            told += read_all(reader.fileno())
+            reported += read_all(reader.fileno())
             victim = alive.pop(chance.randrange(len(alive)))
             os.kill(victim, signal.SIGKILL)
             os.waitpid(victim, 0)
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        told += read_all(reader.fileno())
-        ids = [line.decode() for line in told.split(b"\n")[:-1]]
+        reported += read_all(reader.fileno())
+        ids = [line.decode() for line in reported.split(b"\n")[:-1]]
         time.sleep(2 * LEASE_S + 0.1)
         crowd = limiter(store.path)
         free = [crowd.peek(f"key {key}", 0).limits[0].remaining for key in range(KEYS)]
@@ -125,37 +125,37 @@ def killed(most_workers: int) -> dict[str, Any]:
         again = {crowd.cancel(whole_id).outcome for whole_id in ids}
         return {
             "killed": workers,
-            "told": len(ids),
+            "reported": len(ids),
             "free": sorted(set(free)),
             "settled": outcomes.count("settled"),
             "again": sorted(again),
             "given_back": before - after,
-            # Each one that dies may have held something that it did not live to tell: 2 units, or 3 once extended.
-            "not_told": after,
+            # Each process that dies may have a hold that it did not report: of 2 units, or 3 once extended.
+            "unreported": after,
             "mended": store.info()["mended"],
             "fault": fault or store._zone.check(),
         }
 
 
 def charged(crowd: Limiter) -> int:
-    """Units that count in the window, of all keys."""
+    """Return the units of all keys that count in the window."""
     return sum(1_000_000 - crowd.peek(f"key {key}", 0).limits[1].remaining for key in range(KEYS))
 
 
 def read_all(descriptor: int) -> bytes:
-    """What is in a pipe now."""
-    found = b""
+    """Return what a pipe contains now."""
+    received = b""
     try:
-        while more := os.read(descriptor, 1 << 16):
-            found += more
+        while part := os.read(descriptor, 1 << 16):
+            received += part
     except BlockingIOError:
         pass
-    return found
+    return received
 
 
 def main() -> None:
-    what, amount = sys.argv[1], sys.argv[2]
-    print(json.dumps((flood if what == "flood" else killed)(int(amount))), flush=True)
+    mode, amount = sys.argv[1], sys.argv[2]
+    print(json.dumps((flood if mode == "flood" else killed)(int(amount))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Damage a zone's memory in one place after another, and ask everything of it that can be asked.
+"""Damage a zone's memory in one place after another, and call everything that reads it.
 
 Every bit of every word of a few states, of a log's block, of a shard's notes, lock and records, of the cells of holds,
 of the limits and of the header is flipped, one at a time, and then words all over the zone are overwritten with random
-bits. Whatever is found there, a call may only answer or raise StoreError, at once.
+bits. Whatever the memory contains, a call may only return or raise StoreError, at once.
 
 Run as a program, it prints one JSON object a part: `python flipping.py [RANDOM_PLACES]`.
 """
@@ -107,7 +107,7 @@ class World:
     def hold(self, limiter: Limiter, number: int) -> None:
         name = name_of(limiter, number)
         whole_id = limiter.id_of("held", name)
-        with suppress(ArgumentError):  # it may seem to have been another hold
+        with suppress(ArgumentError):  # it may look like another hold
             limiter.reserve("held", number + 1, id=name, lease=60)
         with suppress(ArgumentError):
             limiter.extend(whole_id, lease=90, more=number % 2)
@@ -115,10 +115,10 @@ class World:
             limiter.commit(whole_id, number)
 
     def bind_another(self) -> None:
-        with suppress(ConfigError):  # it may seem to know all the limits that it can
+        with suppress(ConfigError):  # the table of limits may look full
             Limiter("7/minute log", store=self.store, clock=self.clock, name=f"n{uuid4().hex}").hit("new")
 
-    def ask(self, outcomes: Counter[str]) -> None:
+    def call_all(self, outcomes: Counter[str]) -> None:
         for call in self.calls():
             try:
                 call()
@@ -126,11 +126,11 @@ class World:
             except StoreError as error:
                 outcomes[type(error).__name__] += 1
         self.restore()
-        self.store.probe()  # what was held then is free again
+        self.store.probe()  # releases what the calls held
 
 
 def name_of(limiter: Limiter, number: int) -> str:
-    """The name of one of the holds of these limits."""
+    """Return the name of one of the holds of these limits."""
     return f"{number} of {'; '.join(map(str, limiter.limits))}"
 
 
@@ -153,19 +153,19 @@ def main() -> None:
         outcomes: Counter[str] = Counter()
         for place in words:
             for bit in range(0, 64, 64 // bits):
-                faulthandler.dump_traceback_later(20, exit=True)  # whatever it waits for, that is too long
+                faulthandler.dump_traceback_later(20, exit=True)  # a call that takes longer is stuck
                 world.write(place, world.word(place) ^ 1 << bit)
-                world.ask(outcomes)
+                world.call_all(outcomes)
         print(json.dumps({"part": name, **outcomes}), flush=True)
     chance, outcomes = random.Random(7), Counter()
     for _ in range(places):
         faulthandler.dump_traceback_later(20, exit=True)
         for _ in range(chance.choice((1, 3, 30))):
-            # The words of locks are left out: what the C library does with other bits there is its own.
+            # The words of locks are left out: the C library may do anything with other bits there.
             place = chance.choice((*world.used, *range(WORDS, SIZE, 8 * 97), *range(4096, SHARD, 8 * 31)))
             if not SHARD <= place < WORDS:
                 world.write(place, chance.choice((0, 1, ALL, chance.getrandbits(64), chance.getrandbits(20))))
-        world.ask(outcomes)
+        world.call_all(outcomes)
     print(json.dumps({"part": "anywhere", **outcomes}), flush=True)
     faulthandler.cancel_dump_traceback_later()
 

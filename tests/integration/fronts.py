@@ -1,4 +1,4 @@
-"""Who answers the clients of `headgate serve`: Python by itself, or the native front door with Python behind it."""
+"""What answers the clients of `headgate serve`: Python by itself, or the native front door with Python behind it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import ClassVar
 import pytest
 
 FRONTS = {"python": ("--threads", "0"), "door": ("--threads", "1")}
-"""By name, the options that choose it."""
+"""The options that choose each front, by its name."""
 
-TOLD = {"python": "", "door": ", a front door of 1 thread"}
-"""What the first line of a service says of it."""
+START_LINE_PARTS = {"python": "", "door": ", a front door of 1 thread"}
+"""The part of the first line of a service that names the front."""
 
 
-class Chosen:
-    """What services are started with, if a test does not say."""
+class DefaultFront:
+    """The options that services start with unless a test names others."""
 
     options: ClassVar[tuple[str, ...]] = ()
 
 
 @pytest.fixture(scope="module", params=FRONTS)
 def front(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each of both in turns: all services that a test starts are answered by it, unless the test says otherwise."""
+    """Each front in turn: it answers for all services that a test starts, unless the test says otherwise."""
     name = str(request.param)
-    Chosen.options = FRONTS[name]
+    DefaultFront.options = FRONTS[name]
     yield name
-    Chosen.options = ()
+    DefaultFront.options = ()

@@ -11,14 +11,14 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LONG = os.environ.get("HEADGATE_LAWS") == "long"
-"""Whether programs do all that they can, which takes hours."""
+"""Whether programs run in full, which takes hours."""
 
 
-def told(program: str, *arguments: str, within_s: float = 120) -> list[dict[str, Any]]:
-    """What a program of this folder prints: a JSON object a line."""
-    ended = subprocess.run(
+def results_of(program: str, *arguments: str, within_s: float = 120) -> list[dict[str, Any]]:
+    """Run a program of this folder and return the JSON objects that it prints, one a line."""
+    completed = subprocess.run(
         [sys.executable, str(HERE / program), *arguments],
         capture_output=True, text=True, timeout=within_s, check=False,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    assert completed.returncode == 0, completed.stderr
+    return [json.loads(line) for line in completed.stdout.splitlines()]

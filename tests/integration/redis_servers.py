@@ -43,7 +43,7 @@ SERVICE = "mymaster"
 # later, while the replica says that its link is up: what is written meanwhile dies with the primary.
 IMPATIENT = ("repl-diskless-sync no", "repl-diskless-sync-delay 0", "repl-ping-replica-period 1")
 SENTINEL_PERIODS = {"info-period": 500, "publish-period": 300, "ping-period": 200, "ask-period": 300}
-# A Sentinel that was held up for two seconds does nothing for half a minute, unless told otherwise.
+# A Sentinel that was delayed for two seconds does nothing for half a minute by default.
 SENTINEL_TILT = {"tilt-period": 1000}
 
 _parent = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redis-servers")
@@ -59,7 +59,7 @@ def find(program: str, package: str) -> str:
 
 
 def wait_until(lacking: Callable[[], str], *, within_s: float) -> None:
-    """Wait until nothing is lacking any more; servers that do not answer are asked again."""
+    """Wait until nothing is lacking any more; servers that do not answer are queried again."""
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -167,13 +167,13 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it has said since its first start."""
+        """The log of the server since its first start."""
         return self._log.read_text(errors="replace")
 
     def cli(self, *args: str | bytes | float, timeout_s: float = 5) -> Any:
-        """Ask it one command on a connection of its own, without retries; answers are text, not bytes.
+        """Execute a command on a connection of its own, without retries; replies are text, not bytes.
 
-        WAIT tells nothing here: it counts who has what was written on the same connection.
+        WAIT is useless here: it counts the replicas that have what was written on the same connection.
         """
         client: Any = redis.Redis(
             host=HOST,
@@ -216,7 +216,7 @@ class Server:
         wait_until(lacking, within_s=within_s)
 
     def stop(self) -> None:
-        """Freeze it, with SIGSTOP: its port accepts connections, and nobody answers there."""
+        """Freeze it, with SIGSTOP: its port accepts connections, and it does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._stopped = True
@@ -238,7 +238,7 @@ class Server:
     def restart(self) -> None:
         """Kill it, start it on the same port with the same config and directory, and wait until it answers.
 
-        It has no data then, unless its options kept some.
+        It then has no data, unless its options stored some.
         """
         self.kill()
         self.launch()
@@ -332,7 +332,7 @@ class Sentinels:
         return self.primary
 
     def wait_ok(self, *, within_s: float = SETTLE_WITHIN_S) -> None:
-        """Wait until all who are alive know each other, and replicas are in step with the primary."""
+        """Wait until all live servers know each other, and replicas are in step with the primary."""
         wait_until(self._lacking, within_s=within_s)
 
     def _named_by_all(self) -> Server | None:
@@ -440,7 +440,7 @@ class Node(NamedTuple):
     """First and last of each range."""
 
 
-def nodes_in_the_eyes_of(server: Server) -> list[Node]:
+def nodes_seen_by(server: Server) -> list[Node]:
     """All nodes that this one knows, itself among them with the flag `myself`."""
     nodes: list[Node] = []
     for line in str(server.cli("CLUSTER", "NODES")).splitlines():
@@ -466,9 +466,9 @@ class Cluster:
         return [server for server in self.servers if server in owners]
 
     def owner_of(self, slot: int) -> Server:
-        """The server that owns this slot now; of several who say so, the one with the latest epoch."""
+        """The server that owns this slot now; of several that claim it, the one with the latest epoch."""
         owner = self._owners().get(slot)
-        assert owner is not None, f"nobody who answers owns slot {slot}"
+        assert owner is not None, f"no server that answers owns slot {slot}"
         return owner
 
     def replicas_of(self, primary: Server) -> list[Server]:
@@ -499,7 +499,7 @@ class Cluster:
             server.cli("CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
     def wait_ok(self, *, within_s: float = SETTLE_WITHIN_S) -> None:
-        """Wait until all who are alive agree who has which slots, have them all, and replicas are in step."""
+        """Wait until all live servers agree on the owners of all slots, and replicas are in step."""
         wait_until(self._lacking, within_s=within_s)
 
     @staticmethod
@@ -509,7 +509,7 @@ class Cluster:
 
     @staticmethod
     def _myself(server: Server) -> Node:
-        return next(node for node in nodes_in_the_eyes_of(server) if "myself" in node.flags)
+        return next(node for node in nodes_seen_by(server) if "myself" in node.flags)
 
     def _owners(self) -> dict[int, Server]:
         """The owner of each slot, by what primaries say of themselves."""
@@ -525,12 +525,12 @@ class Cluster:
 
     def _lacking(self) -> str:
         alive = {server.port: server for server in self.servers if server.alive}
-        views = {port: nodes_in_the_eyes_of(server) for port, server in alive.items()}
-        told = {
+        views = {port: nodes_seen_by(server) for port, server in alive.items()}
+        views_of_live_servers = {
             frozenset((node.id, node.primary_id, node.slots) for node in view if node.port in alive or node.slots)
             for view in views.values()
         }
-        if len(told) != 1:
+        if len(views_of_live_servers) != 1:
             return f"several views: {views}"
         owners = {node.port for view in views.values() for node in view if node.slots}
         if not owners <= set(alive):
@@ -592,5 +592,5 @@ def cluster(
 
 
 def _knows_too_few(server: Server, size: int) -> str:
-    known = [node for node in nodes_in_the_eyes_of(server) if "handshake" not in node.flags]
+    known = [node for node in nodes_seen_by(server) if "handshake" not in node.flags]
     return "" if len(known) == size else f"{server} knows {len(known)} of {size} nodes"

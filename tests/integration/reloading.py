@@ -1,6 +1,6 @@
-"""Processes on one zone that take up a policy with changed numbers again and again, and ask it all the while.
+"""Processes on one zone that reload a policy with changed numbers again and again, and decide after each reload.
 
-Run as a program, it prints one JSON object, what each process was told and what the zone holds:
+Run as a program, it prints one JSON object with the result of each process and the content of the zone:
 `python reloading.py RELOADS`.
 """
 
@@ -21,12 +21,12 @@ from headgate.errors import HeadgateError
 PROCESSES = 2
 RULES = 36
 KINDS = (*("fixed", "counter") * 6, "log")
-"""What was used stays used for a day in all of them. Logs are few: their entries would fill the zone."""
+"""In all kinds, used units stay used for a day. Few are logs, whose entries would fill the zone."""
 CONTEXT = multiprocessing.get_context("spawn")
 
 
 def policy(number: int) -> dict[str, Any]:
-    """The same rules with other numbers, all large enough for all that is asked here."""
+    """Return the same rules with other numbers, which are large enough for all requests of this program."""
     rules = [
         {"name": f"rule{place}", "by": ["ip"], "limits": f"{10_000 + number}/day {KINDS[place % len(KINDS)]}"}
         for place in range(RULES)
@@ -35,7 +35,7 @@ def policy(number: int) -> dict[str, Any]:
 
 
 def reload(path: str, process: int, reloads: int, results: Any) -> None:
-    """Reload so often, each process with numbers of its own, and hit after each reload."""
+    """Reload `reloads` times with numbers of this process, and hit after each reload."""
     busy, own = (Request("GET", "/", client_ip=f"192.0.2.{last}") for last in (1, 100 + process))
     gate = Gate(policy(process), store=SharedStore.existing(Path(path)))
     hits, degraded, errors = 0, [], []
@@ -53,7 +53,7 @@ def reload(path: str, process: int, reloads: int, results: Any) -> None:
 
 
 def used(store: SharedStore) -> Iterator[int]:
-    """What each rule has counted of the key that all processes ask about."""
+    """Yield what each rule has counted for the key that all processes hit."""
     last = Gate(policy(0), store=store).peek(Request("GET", "/", client_ip="192.0.2.1"), 0)
     for reading in last.limits:
         yield reading.limit - reading.remaining
@@ -64,19 +64,19 @@ def main() -> None:
     store = SharedStore(path, size=2 << 20, log_percent=50)
     try:
         results: Any = CONTEXT.Queue()
-        started = [
+        processes = [
             CONTEXT.Process(target=reload, args=(str(path), process, int(sys.argv[1]), results))
             for process in range(PROCESSES)
         ]
-        for process in started:
+        for process in processes:
             process.start()
-        told = [results.get(timeout=600) for _ in started]
-        for process in started:
+        process_results = [results.get(timeout=600) for _ in processes]
+        for process in processes:
             process.join(60)
         print(
             json.dumps(
                 {
-                    "processes": told,
+                    "processes": process_results,
                     "known": len(store.known_limits()),
                     "most": store.info()["max_limits"],
                     "used": sorted(used(store)),

@@ -1,4 +1,4 @@
-"""Real processes for tests: started on free ports of the loopback, stopped whatever happens."""
+"""Real processes for tests: started on free ports of the loopback, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from fronts import Chosen
+from fronts import DefaultFront
 
 ADDRESS = re.compile(r"on (https?://\S+),")
 START_WITHIN_S = 30
@@ -25,7 +25,7 @@ class RunningService:
     """`headgate serve` in a process of its own."""
 
     def __init__(self, process: subprocess.Popen[str], trusts: ssl.SSLContext | None = None) -> None:
-        """`trusts` is what its client knows of its certificate, where it has one."""
+        """`trusts` holds what its client trusts, where the service has a certificate."""
         self.process = process
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -41,7 +41,7 @@ class RunningService:
     def wait_for(
         self, pattern: re.Pattern[str] | str, after: int = 0, within_s: float = START_WITHIN_S
     ) -> re.Match[str]:
-        """Wait until the process says something like this, in a line after the first `after`."""
+        """Wait until the process prints a line that matches, after its first `after` lines."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             for line in self.lines[after:]:
@@ -55,12 +55,12 @@ class RunningService:
     def check(
         self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str
     ) -> httpx.Response:
-        """Ask as a gateway does."""
-        told = {"X-Forwarded-Method": method, "X-Forwarded-Uri": path, "X-Forwarded-For": client, **headers}
-        return self.client.get("/check/default", headers=told)
+        """Send a check as a gateway does."""
+        fields = {"X-Forwarded-Method": method, "X-Forwarded-Uri": path, "X-Forwarded-For": client, **headers}
+        return self.client.get("/check/default", headers=fields)
 
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
-        """Ask the process to end, and return how it did."""
+        """Signal the process to end, and return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
         try:
@@ -81,7 +81,7 @@ def headgate_command(*arguments: str) -> list[str]:
 
 
 def run_headgate(*arguments: str, input: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, its results as wide as in a file whatever terminal the tests have."""
+    """Run the command to its end, with results as wide as in a file whatever terminal the tests have."""
     return subprocess.run(
         headgate_command(*arguments),
         input=input,
@@ -95,15 +95,15 @@ def run_headgate(*arguments: str, input: str | None = None, **environment: str) 
 
 @contextmanager
 def running_service(policy: Path, *arguments: str, trusts: ssl.SSLContext | None = None) -> Iterator[RunningService]:
-    """A service on a free port, until the end of the block; see `fronts` for who answers."""
-    command = headgate_command("serve", str(policy), "--port", "0", *Chosen.options, *arguments)
+    """Run a service on a free port until the end of the block; see `fronts` for what answers."""
+    command = headgate_command("serve", str(policy), "--port", "0", *DefaultFront.options, *arguments)
     with service_of(command, trusts) as service:
         yield service
 
 
 @contextmanager
 def service_of(command: Sequence[str], trusts: ssl.SSLContext | None = None) -> Iterator[RunningService]:
-    """The service that a command starts, until the end of the block."""
+    """Run the service that a command starts until the end of the block."""
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     service: RunningService | None = None
     try:

@@ -1,4 +1,4 @@
-"""Applications that tell which of their resources a request came to, for tests of what servers make of a path."""
+"""Applications that return the name of the resource a request reached, for tests of what servers do to a path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLICY = {
     ],
     "exempt": [{"path": "/health"}],
 }
-"""Refuses what comes to some of the resources, and with `X-All` everything but /health."""
+"""It refuses requests for some of the resources, and with `X-All` for all but /health."""
 
 PATHS = {"login": "/api/login", "cafe": "/café/x", "file": "/files/<name>", "health": "/health"}
 
@@ -42,7 +42,7 @@ routes = [
 bare_asgi = Starlette(routes=[*routes, Route("/{rest:path}", _endpoint("other"), methods=METHODS)])
 bare_wsgi = Flask(__name__)
 for name, path in PATHS.items():
-    bare_wsgi.add_url_rule(path, name, lambda said=name, **_: said, methods=METHODS)
+    bare_wsgi.add_url_rule(path, name, lambda resource=name, **_: resource, methods=METHODS)
 bare_wsgi.register_error_handler(404, lambda error: ("other", 200))
 
 asgi = headgate.http.asgi.RateLimitMiddleware(bare_asgi, POLICY)

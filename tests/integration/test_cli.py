@@ -64,7 +64,7 @@ def test_a_core_that_is_none_is_a_config_error_of_a_program() -> None:
     assert result.stdout == 'ConfigError HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
 
 
-def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
+def test_validate_prints_each_good_rule_and_every_problem(tmp_path: Path) -> None:
     good = run_headgate("validate", SHOP)
     assert (good.returncode, good.stderr) == (0, "")
     assert "4 rules of shop, no problems" in good.stdout
@@ -155,7 +155,7 @@ def test_schema_prints_a_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(run_headgate("schema").stdout))
 
 
-def test_explain_tells_which_rules_which_keys_which_limits_and_why() -> None:
+def test_explain_prints_the_rules_keys_and_limits_of_a_request_and_why() -> None:
     result = run_headgate("explain", SHOP, "--method", "POST", "--path", "/api/login", "--ip", "203.0.113.9",
                         "--header", "X-Tier:pro")  # fmt: skip
     assert result.returncode == 0
@@ -165,7 +165,7 @@ def test_explain_tells_which_rules_which_keys_which_limits_and_why() -> None:
     assert "- everyone   it is a default, and login matched" in result.stdout
 
 
-def test_replay_tells_in_a_table_what_would_have_been_stopped(log: Path) -> None:
+def test_replay_prints_a_table_of_what_would_have_been_refused(log: Path) -> None:
     result = run_headgate("replay", str(log), "--policy", SHOP)
     assert result.returncode == 0
     assert "12 requests, 5 passed, 7 refused (58.33 %)" in result.stdout
@@ -322,7 +322,7 @@ def test_of_several_logs_the_one_of_which_nothing_can_be_read_is_named(log: Path
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"time,client\n", gzip.compress(b"", mtime=0)])
-def test_a_log_without_a_request_is_told(log: Path, tmp_path: Path, content: bytes) -> None:
+def test_a_log_without_a_request_is_reported(log: Path, tmp_path: Path, content: bytes) -> None:
     empty = tmp_path / "empty.log"
     empty.write_bytes(content)
     for others in ([], [str(log)]):
@@ -524,7 +524,7 @@ def test_a_full_disk_is_a_message(log: Path, arguments: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_report_that_cannot_be_written_is_told_by_its_name_and_results_are_printed(log: Path) -> None:
+def test_a_report_that_cannot_be_written_is_named_and_results_are_printed(log: Path) -> None:
     result = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--report", "/dev/full")
     assert (result.returncode, json.loads(result.stdout)["requests"]) == (1, 12)
     assert result.stderr.endswith("headgate: /dev/full: No space left on device\n")
@@ -540,7 +540,7 @@ def test_a_folder_is_no_report_and_no_time_zone(log: Path, tmp_path: Path) -> No
         assert f"no time zone is named {zone[:60]!r}" in result.stderr
 
 
-def test_a_log_that_fails_while_it_is_read_is_told_by_its_name() -> None:
+def test_a_log_that_fails_while_it_is_read_is_named() -> None:
     result = run_headgate("replay", "/proc/self/mem", "--policy", SHOP)
     assert (result.returncode, result.stderr) == (1, "headgate: /proc/self/mem: Input/output error\n")
 

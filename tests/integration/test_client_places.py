@@ -1,4 +1,4 @@
-"""Clients with so many requests in flight: httpx, requests and aiohttp, asked alike, before a real server."""
+"""Clients with a bound on their requests in flight: httpx, requests and aiohttp, before a real server."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from until import until, until_async
 pytestmark = pytest.mark.integration
 
 
-class Counted:
-    """How many requests are before the server, and the most that were."""
+class CountingServer:
+    """A server that counts its requests: in flight now, the most in flight, and all that it received."""
 
     def __init__(self) -> None:
-        self.now = self.most = self.asked = 0
+        self.now = self.most = self.received = 0
 
     async def slow(self, request: Any) -> PlainTextResponse:
-        self.now, self.asked = self.now + 1, self.asked + 1
+        self.now, self.received = self.now + 1, self.received + 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.05)
         self.now -= 1
         return PlainTextResponse("slow")
 
     async def refused_once(self, request: Any) -> PlainTextResponse:
-        self.asked += 1
-        return PlainTextResponse("", 429 if self.asked % 2 else 200, {"Retry-After": "0"})
+        self.received += 1
+        return PlainTextResponse("", 429 if self.received % 2 else 200, {"Retry-After": "0"})
 
     async def stream(self, request: Any) -> StreamingResponse:
         async def parts() -> AsyncIterator[bytes]:
@@ -57,16 +57,16 @@ class Counted:
 
 
 @pytest.fixture
-def counted() -> Counted:
-    return Counted()
+def counting_server() -> CountingServer:
+    return CountingServer()
 
 
 @pytest.fixture
-def url(counted: Counted) -> Iterator[str]:
+def url(counting_server: CountingServer) -> Iterator[str]:
     routes = [
-        Route("/", counted.slow, methods=["GET", "HEAD", "POST"]),
-        Route("/refused", counted.refused_once),
-        Route("/stream", counted.stream),
+        Route("/", counting_server.slow, methods=["GET", "HEAD", "POST"]),
+        Route("/refused", counting_server.refused_once),
+        Route("/stream", counting_server.stream),
         Route("/nothing", lambda request: Response()),
         Route("/gone", lambda request: Response(status_code=204), methods=["DELETE"]),
     ]
@@ -105,15 +105,17 @@ def client_of(limiter: Limiter, **options: Any) -> httpx.Client:
 
 
 @pytest.mark.parametrize("make", [session_of, client_of])
-def test_clients_of_threads_have_no_more_in_flight_than_they_may(make: Any, url: str, counted: Counted) -> None:
+def test_clients_of_threads_have_no_more_requests_in_flight_than_the_limit(
+    make: Any, url: str, counting_server: CountingServer
+) -> None:
     limiter = Limiter("2 concurrent; 1000/minute")
     with make(limiter) as client, ThreadPoolExecutor(8) as threads:
         methods = ["GET", "HEAD", "POST"] * 4
-        answers = list(threads.map(lambda method: client.request(method, f"{url}/"), methods))
-        assert {answer.status_code for answer in answers} == {200}
-        assert counted.most == 2
+        responses = list(threads.map(lambda method: client.request(method, f"{url}/"), methods))
+        assert {response.status_code for response in responses} == {200}
+        assert counting_server.most == 2
         until(lambda: free(limiter) == 2)
-        assert client.get(f"{url}/refused").status_code == 200  # tried again, each time with a place of its own
+        assert client.get(f"{url}/refused").status_code == 200  # tried again, each attempt with its own place
         assert client.get(f"{url}/unknown").status_code == 404
         assert free(limiter) == 2
         assert limiter.peek("api", 0).limits[1].remaining == 1000 - 12 - 2 - 1
@@ -181,8 +183,8 @@ def test_a_stream_of_httpx_holds_its_place_until_it_is_closed(url: str) -> None:
         with pytest.raises(httpx.ConnectError):
             client.get("http://127.0.0.1:1/")
         assert free(limiter) == 1
-    answers = httpx.MockTransport(lambda request: httpx.Response(200, content=b"whole"))
-    with httpx.Client(transport=RateLimitTransport(limiter, answers, key=key)) as client:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=b"whole"))
+    with httpx.Client(transport=RateLimitTransport(limiter, transport, key=key)) as client:
         assert [client.get("http://a/").text for _ in range(3)] == ["whole"] * 3
 
 
@@ -192,8 +194,8 @@ async def places_of(limiter: AsyncLimiter) -> int:
 
 
 @pytest.mark.parametrize("library", ["httpx", "aiohttp"])
-def test_clients_of_an_event_loop_have_no_more_in_flight_than_they_may(
-    library: str, url: str, counted: Counted
+def test_clients_of_an_event_loop_have_no_more_requests_in_flight_than_the_limit(
+    library: str, url: str, counting_server: CountingServer
 ) -> None:
     async def main() -> None:
         limiter = AsyncLimiter("2 concurrent; 1000/minute")
@@ -203,14 +205,14 @@ def test_clients_of_an_event_loop_have_no_more_in_flight_than_they_may(
         else:
             client = aiohttp.ClientSession(middlewares=(RateLimitMiddleware(limiter, key=key),))
 
-        async def asked(path: str) -> int:
+        async def get_status(path: str) -> int:
             if library == "httpx":
                 return int((await client.get(f"{url}{path}")).status_code)
             async with client.get(f"{url}{path}") as response:
                 await response.read()
                 return int(response.status)
 
-        async def begun_stream() -> Any:
+        async def open_stream() -> Any:
             if library == "httpx":
                 request = client.build_request("GET", f"{url}/stream")
                 return await client.send(request, stream=True)
@@ -227,22 +229,22 @@ def test_clients_of_an_event_loop_have_no_more_in_flight_than_they_may(
             raise AssertionError("places are not free again")
 
         async with client:
-            assert set(await asyncio.gather(*[asked("/") for _ in range(12)])) == {200}
-            assert counted.most == 2
-            assert await asked("/refused") == 200
+            assert set(await asyncio.gather(*[get_status("/") for _ in range(12)])) == {200}
+            assert counting_server.most == 2
+            assert await get_status("/refused") == 200
             await all_free()
-            streams = [await begun_stream() for _ in range(2)]
+            streams = [await open_stream() for _ in range(2)]
             assert await places_of(limiter) == 0
-            waiting = [asyncio.ensure_future(asked("/")) for _ in range(3)]
+            waiting = [asyncio.ensure_future(get_status("/")) for _ in range(3)]
             await until_async(lambda: limiter._lines._shared.waiting == 3)
             waiting[0].cancel()
             for stream in streams:
                 await close(stream)
             assert await asyncio.gather(*waiting[1:]) == [200, 200]
-            gone = asyncio.ensure_future(asked("/"))
+            cancelled = asyncio.ensure_future(get_status("/"))
             await asyncio.sleep(0.02)
-            gone.cancel()  # while it is in flight
-            await asyncio.wait([gone])
+            cancelled.cancel()  # while it is in flight
+            await asyncio.wait([cancelled])
             await all_free()
 
     asyncio.run(asyncio.wait_for(main(), 90))

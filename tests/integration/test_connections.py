@@ -38,7 +38,7 @@ rules:
 CHECK = b"GET /check/default HTTP/1.1\r\nHost: x\r\n\r\n"
 MIB = 1 << 20
 LONG_CHUNKS = {"python": "at most 65536 bytes", "door": "at most 4096 bytes of extensions, and 8192 of trailers"}
-"""llhttp does not tell of extensions, so that Python bounds them with all that is no body; the door counts them."""
+"""llhttp does not report extensions, so that Python bounds them with all that is no body; the door counts them."""
 
 
 @pytest.fixture(scope="module")
@@ -339,15 +339,15 @@ def test_an_idle_client_that_has_left_a_little_unread_gets_that_and_the_end() ->
         return ServiceResponse(200, TEXT, b"a" * 16384)  # too little for the event loop to say that it waits
 
     with small_service(Bounds(idle_s=1), answer) as small, connected(small) as connection:
-        asked = 0
+        sent = 0
         while not any(one.has_unsent for one in small.connections.open):
             connection.sendall(CHECK)
-            asked += 1
-            until(lambda: sum(one.served for one in small.connections.open) == asked)  # noqa: B023
+            sent += 1
+            until(lambda: sum(one.served for one in small.connections.open) == sent)  # noqa: B023
         small.connections.close_idle()
         time.sleep(2.5)
         connection.settimeout(5)
-        assert [one.status for one in parse_answers(receive_all(connection))] == [200] * asked
+        assert [one.status for one in parse_answers(receive_all(connection))] == [200] * sent
 
 
 def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:
@@ -376,7 +376,7 @@ def test_the_connection_that_has_waited_longest_for_its_client_gives_way() -> No
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() -> None:
+def test_a_connection_too_many_is_refused_with_a_reason_where_all_others_are_being_answered() -> None:
     async def never(request: ServiceRequest) -> ServiceResponse:
         await asyncio.sleep(3600)
         raise AssertionError
@@ -391,7 +391,7 @@ def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() 
 
 
 @pytest.mark.usefixtures("front")
-def test_half_sent_requests_keep_nobody_out(tmp_path: Path) -> None:
+def test_half_sent_requests_keep_no_client_out(tmp_path: Path) -> None:
     with running_service(policy_in(tmp_path), "--connections", "50") as service, ExitStack() as stack:
         for number in range(300):
             stack.enter_context(connected(service)).sendall(b"GET / HTTP/1.1\r\nHost: ")
@@ -467,7 +467,7 @@ def test_many_requests_at_once_do_not_make_others_wait() -> None:
         assert time.monotonic() - start < 2.5
 
 
-def test_what_is_wrong_is_told_after_what_was_asked_before(service: RunningService) -> None:
+def test_a_bad_request_is_refused_after_the_requests_before_it_are_answered(service: RunningService) -> None:
     answers = exchange(service, CHECK * 3 + b"GARBAGE\r\n\r\n" + CHECK)
     assert [answer.status for answer in answers] == [200, 200, 200, 400]
     assert answers[3].detail == "this is no request of HTTP/1.1 that can be read"
@@ -523,12 +523,12 @@ def test_a_head_that_two_could_read_differently_is_refused(service: RunningServi
         assert answers[0].headers["connection"] == "close"
 
 
-def test_http_1_0_is_answered_and_its_connection_ends_unless_it_asks(service: RunningService) -> None:
-    ask = b"GET /check/default HTTP/1.0\r\n\r\n"
-    [answer] = exchange(service, ask + ask, ends=False)
+def test_http_1_0_is_answered_and_its_connection_ends_unless_keep_alive_is_requested(service: RunningService) -> None:
+    check = b"GET /check/default HTTP/1.0\r\n\r\n"
+    [answer] = exchange(service, check + check, ends=False)
     assert (answer.status, answer.headers["connection"]) == (200, "close")
-    kept = b"GET /check/default HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
-    answers = exchange(service, kept + ask, ends=False)
+    kept_alive = b"GET /check/default HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    answers = exchange(service, kept_alive + check, ends=False)
     assert [answer.headers["connection"] for answer in answers] == ["keep-alive", "close"]
     [refused] = exchange(service, b"POST /v1/check HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
     assert refused.status == 400
@@ -584,7 +584,7 @@ def test_a_trailer_is_no_header() -> None:
         assert request.body == b"abc"
 
 
-def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(service: RunningService) -> None:
+def test_a_client_that_waits_for_100_continue_receives_it(service: RunningService) -> None:
     body = b'{"request": {}}'
     head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
     with connected(service) as connection:
@@ -595,7 +595,7 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(service: RunningS
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
     [large] = exchange(service, head.replace(b"Length: ", b"Length: 10000000"), ends=False)
     assert large.status == 413
-    # Nobody can tell whether the body of this one still comes: what comes next may be that or a request.
+    # The body of this request may still arrive: the next bytes may be the body or a request.
     unread = head.replace(b"/v1/check", b"/check/default")
     assert [(answer.status, answer.headers["connection"]) for answer in exchange(service, unread + CHECK)] == [
         (200, "close")
@@ -642,8 +642,8 @@ def test_no_request_is_lost_at_the_end(tmp_path: Path, workers: tuple[str, ...])
         lost: list[str] = []
         stop = threading.Event()
 
-        def keep_asking(_: int) -> int:
-            """On one connection, and on the next when that was said to end, until no connection is taken."""
+        def keep_sending(_: int) -> int:
+            """Send checks on a connection, and on a new one after each announced end, until none is accepted."""
             answered = 0
             while not stop.is_set():
                 try:
@@ -666,7 +666,7 @@ def test_no_request_is_lost_at_the_end(tmp_path: Path, workers: tuple[str, ...])
             return answered
 
         with ThreadPoolExecutor(8) as pool:
-            counts = [pool.submit(keep_asking, number) for number in range(8)]
+            counts = [pool.submit(keep_sending, number) for number in range(8)]
             time.sleep(0.7)
             service.process.send_signal(signal.SIGTERM)
             assert service.process.wait(10) == 0

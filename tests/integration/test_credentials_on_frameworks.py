@@ -1,4 +1,4 @@
-"""Credentials sent twice, or spelled oddly, to real frameworks on real servers: what the handler reads is counted."""
+"""Credentials sent twice, or spelled unusually, to frameworks on real servers: what the handler reads is counted."""
 
 from __future__ import annotations
 
@@ -274,18 +274,18 @@ POLICY: dict[str, Any] = {
 class Kind(NamedTuple):
     """A framework on its server."""
 
-    called: str
-    """In the docs."""
+    name_in_docs: str
+    """The name of the framework in the docs."""
 
     source: str
-    words: list[str]
-    """What comes after `python -m`."""
+    command: list[str]
+    """The arguments that follow `python -m`."""
 
     declared: bool = False
     """Whether a handler may also declare what it reads."""
 
-    tells_one: bool = True
-    """Whether the framework gives one value, however a handler asks for it."""
+    gives_one_value: bool = True
+    """Whether the framework gives one value, however a handler reads it."""
 
 
 UVICORN = ["uvicorn", "--log-level", "warning", "--port", "PORT"]
@@ -297,51 +297,53 @@ KINDS = {
     "django, wsgi": Kind("Django, REST framework", DJANGO, [*GUNICORN, "served_app:wsgi"]),
     "django, asgi": Kind("Django, REST framework", DJANGO, [*UVICORN, "--lifespan", "off", "served_app:asgi"]),
     "rest framework": Kind("Django, REST framework", REST, [*GUNICORN, "served_app:wsgi"]),
-    "litestar": Kind("Litestar", LITESTAR, [*UVICORN, "served_app:app"], declared=True, tells_one=False),
+    "litestar": Kind("Litestar", LITESTAR, [*UVICORN, "served_app:app"], declared=True, gives_one_value=False),
     "aiohttp": Kind("aiohttp", AIOHTTP, ["aiohttp.web", "-H", "127.0.0.1", "-P", "PORT", "served_app:make"]),
 }
-SERVED = [(name, how) for name in KINDS for how in ("keys", "policy") if (name, how) != ("rest framework", "policy")]
+SERVED = [
+    (name, style) for name in KINDS for style in ("keys", "policy") if (name, style) != ("rest framework", "policy")
+]
 
 
-class Asking:
-    """Sends requests as they are written, on a connection each."""
+class Client:
+    """Sends requests unchanged, each on a connection of its own."""
 
     def __init__(self, port: int, kind: Kind) -> None:
         self.kind = kind
         self._port = port
 
-    def ask(self, place: str, lines: list[bytes], query: bytes = b"") -> tuple[int, dict[str, Any]]:
-        """The status, and what the handler says that it read."""
+    def send(self, place: str, lines: list[bytes], query: bytes = b"") -> tuple[int, dict[str, Any]]:
+        """Return the status, and what the handler reports that it read."""
         target = f"/{place}".encode() + (b"?" + query if query else b"")
-        head = [b"GET " + target + b" HTTP/1.1", b"Host: shop.example", b"Connection: close", *lines]
+        request_lines = [b"GET " + target + b" HTTP/1.1", b"Host: shop.example", b"Connection: close", *lines]
         with socket.create_connection(("127.0.0.1", self._port), timeout=20) as connection:
-            connection.sendall(b"\r\n".join(head) + b"\r\n\r\n")
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        top, _, body = answer.partition(b"\r\n\r\n")
-        status = int(top.split(b" ", 2)[1])
+            connection.sendall(b"\r\n".join(request_lines) + b"\r\n\r\n")
+            response = b"".join(iter(lambda: connection.recv(65536), b""))
+        head_bytes, _, body = response.partition(b"\r\n\r\n")
+        status = int(head_bytes.split(b" ", 2)[1])
         return status, json.loads(body[body.index(b"{") : body.rindex(b"}") + 1]) if status == 200 else {}
 
     def read(self, place: str, lines: list[bytes], query: bytes = b"") -> str:
-        """The credential that the handler read; "" where the request is refused or has none."""
-        status, told = self.ask(place, lines, query)
+        """Return the credential that the handler read; "" where the request is refused or has none."""
+        status, fields = self.send(place, lines, query)
         assert status in (200, 400, 429), status
-        return (told.get("read") or "").strip()  # some servers leave white space at its end
+        return (fields.get("read") or "").strip()  # some servers leave white space at its end
 
 
 @pytest.fixture(scope="module", params=SERVED, ids=", ".join)
-def asking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    name, how = request.param
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    name, style = request.param
     kind, folder = KINDS[name], tmp_path_factory.mktemp("served")
-    policy = POLICY if how == "policy" else None
+    policy = POLICY if style == "policy" else None
     (folder / "served_app.py").write_text(f"POLICY = {policy!r}\n{kind.source}")
 
-    def answers(port: int) -> bool:
+    def is_listening(port: int) -> bool:
         with socket.socket() as connection:
             return connection.connect_ex(("127.0.0.1", port)) == 0
 
     environment = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    with running(["-m", *kind.words], answers, folder=Path(folder), environment=environment) as port:
-        yield Asking(port, kind)
+    with running(["-m", *kind.command], is_listening, folder=Path(folder), environment=environment) as port:
+        yield Client(port, kind)
 
 
 Sent = tuple[list[bytes], bytes]
@@ -349,7 +351,7 @@ NUMBERS = itertools.count()
 
 
 def spellings(place: str, valid: str, other: str) -> list[Sent]:
-    """Requests that have a valid credential in some way that an application may read, and something else."""
+    """Return requests with a valid credential, in some way that an application may read, and with another value."""
     v, r = valid.encode(), other.encode()
     octal = b"\\%03o" % v[0] + v[1:]
     percent = b"%%%02X" % v[0] + v[1:]
@@ -392,60 +394,60 @@ def spellings(place: str, valid: str, other: str) -> list[Sent]:
     ]  # fmt: skip
 
 
-def places(asking: Asking) -> list[tuple[str, str]]:
-    """Where a credential is, and the path of a handler that reads it."""
+def places(client: Client) -> list[tuple[str, str]]:
+    """Return where a credential is, and the path of a handler that reads it."""
     names = ["header", "cookie", "query"]
-    return [(name, name) for name in names] + [(name, f"declared/{name}") for name in names if asking.kind.declared]
+    return [(name, name) for name in names] + [(name, f"declared/{name}") for name in names if client.kind.declared]
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "identity.md"
 
 
-def test_the_docs_tell_which_of_two_values_a_handler_reads(asking: Asking) -> None:
+def test_the_docs_say_which_of_two_values_a_handler_reads(client: Client) -> None:
     rows = [row.strip("| ").split(" | ") for row in DOCS.read_text().splitlines() if row.startswith("| ")]
-    [told] = [row[1:4] for row in rows if row[0] == asking.kind.called and len(row) == 4]
-    header = {asking.read("header", [b"X-API-Key: one", b"X-API-Key: two"])}
-    cookie = {asking.read("cookie", [b"Cookie: session=one; session=two"])}
-    query = {asking.read("query", [], b"token=one&token=two")}
-    if asking.kind.declared:
-        header.add(asking.read("declared/header", [b"X-API-Key: one", b"X-API-Key: two"]))
-        cookie.add(asking.read("declared/cookie", [b"Cookie: session=one; session=two"]))
-        query.add(asking.read("declared/query", [], b"token=one&token=two"))
+    [documented] = [row[1:4] for row in rows if row[0] == client.kind.name_in_docs and len(row) == 4]
+    header = {client.read("header", [b"X-API-Key: one", b"X-API-Key: two"])}
+    cookie = {client.read("cookie", [b"Cookie: session=one; session=two"])}
+    query = {client.read("query", [], b"token=one&token=two")}
+    if client.kind.declared:
+        header.add(client.read("declared/header", [b"X-API-Key: one", b"X-API-Key: two"]))
+        cookie.add(client.read("declared/cookie", [b"Cookie: session=one; session=two"]))
+        query.add(client.read("declared/query", [], b"token=one&token=two"))
     words = {"one": "the first", "two": "the last", "one,two": "both, joined by a comma"}
-    assert [" or ".join(sorted(words[read] for read in reads)) for reads in (header, cookie, query)] == told
+    assert [" or ".join(sorted(words[read] for read in reads)) for reads in (header, cookie, query)] == documented
 
 
-def test_a_valid_credential_passes_as_often_as_the_limit_says_however_it_is_sent(asking: Asking) -> None:
-    for place, path in places(asking):
+def test_a_valid_credential_passes_as_often_as_the_limit_says_however_it_is_sent(client: Client) -> None:
+    for place, path in places(client):
         valid = f"Valid{next(NUMBERS)}"
         read: list[str] = []
         for _ in range(4):
             for lines, query in spellings(place, valid, f"r{next(NUMBERS)}"):
-                read.append(asking.read(path, lines, query))
+                read.append(client.read(path, lines, query))
         passed = read.count(valid)
-        if asking.kind.tells_one:
+        if client.kind.gives_one_value:
             assert passed == LIMIT, (path, passed)
-        else:  # what was sent twice is one more key, for all of them
+        else:  # all credentials that were sent twice share one more key
             assert LIMIT <= passed <= 2 * LIMIT, (path, passed)
 
 
-def test_what_is_counted_is_what_the_handler_reads(asking: Asking) -> None:
-    for place, path in places(asking):
+def test_what_is_counted_is_what_the_handler_reads(client: Client) -> None:
+    for place, path in places(client):
         for _ in range(3):
             valid, other = f"Valid{next(NUMBERS)}", f"r{next(NUMBERS)}"
-            for lines, query in (*spellings(place, valid, other), *ODD[place]):
-                status, told = asking.ask(path, lines, query)
+            for lines, query in (*spellings(place, valid, other), *MALFORMED[place]):
+                status, fields = client.send(path, lines, query)
                 assert status in (200, 400, 429), (path, lines, query, status)
                 if status != 200:
                     continue
-                read = sent_text(told["read"] or "")
-                if asking.kind.tells_one:
-                    assert told["seen"] == read, (path, lines, query)
-                else:  # a first value that is empty is none; another handler would read the last one
-                    assert told["seen"] in (read, "repeated") or not read, (path, lines, query)
+                read = sent_text(fields["read"] or "")
+                if client.kind.gives_one_value:
+                    assert fields["seen"] == read, (path, lines, query)
+                else:  # an empty first value counts as none; another handler would read the last one
+                    assert fields["seen"] in (read, "repeated") or not read, (path, lines, query)
 
 
-ODD: dict[str, list[Sent]] = {
+MALFORMED: dict[str, list[Sent]] = {
     "header": [([b"X-API-Key: \xc3\xa9\xff"], b""), ([b"X-API-Key: a\tb"], b""), ([b"X-API-Key: " + b"x" * 4000], b"")],
     "cookie": [
         ([b"Cookie: " + pair], b"")

@@ -67,7 +67,7 @@ def run_examples(page: Path, place: Path, zones: str) -> None:
     for block in examples:
         program.append(f"exec(compile('\\n' * {block.line - 1} + {block.text!r}, {str(page)!r}, 'exec'))")
     with redis_for("\n".join(program).replace(SHARED_MEMORY, zones)) as text:
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-W", "error", "-c", text],
             check=False,
             cwd=place,
@@ -75,12 +75,12 @@ def run_examples(page: Path, place: Path, zones: str) -> None:
             text=True,
             timeout=60,
         )
-    assert told.returncode == 0, told.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 @contextmanager
 def redis_for(text: str) -> Iterator[str]:
-    """A text that names a Redis, with the address of one that runs."""
+    """Yield a text with the address of a running Redis in place of the one that it names."""
     if REDIS not in text:
         yield text
         return
@@ -96,10 +96,10 @@ def test_policies_have_no_problems(page: Path) -> None:
 def test_commands_print_what_the_page_says(page: Path, place: Path, zones: str) -> None:
     shown = [command for block in of_language(page, "console") for command in commands(block)]
     if any(SHARED_MEMORY in command.command for command in shown):
-        run_examples(page, place, zones)  # they make the zones that commands look into
+        run_examples(page, place, zones)  # they create the zones that commands inspect
     with service_for(shown) as address:
         for command in shown:
-            told = subprocess.run(
+            completed = subprocess.run(
                 ["bash", "-c", command.command.replace(SERVICE, address).replace(SHARED_MEMORY, zones)],
                 check=False,
                 cwd=place,
@@ -109,7 +109,7 @@ def test_commands_print_what_the_page_says(page: Path, place: Path, zones: str) 
                 timeout=60,
                 env=environment(),
             )
-            printed = "".join(f"{line.rstrip()}\n" for line in told.stdout.strip().splitlines())
+            printed = "".join(f"{line.rstrip()}\n" for line in completed.stdout.strip().splitlines())
             printed = printed.replace(address, SERVICE).replace(zones, SHARED_MEMORY)
             assert says(command.output).fullmatch(printed), (
                 f"{page.name}:{command.line}: {command.command}\nprints\n{printed}\nnot\n{command.output}"
@@ -138,16 +138,16 @@ def test_every_example_policy_has_no_problems() -> None:
 
 
 def test_blocks_that_look_like_examples_are_run(page: Path) -> None:
-    """A language of a block is one that is run, or one that is known to be for other programs."""
+    """The language of each block is one that these tests run, or one known to be for other programs."""
     for block in blocks(page):
         assert block.language in (*RUN, *NOT_RUN), (
-            f"{page.name}:{block.line}: nobody knows whether {block.language!r} is run"
+            f"{page.name}:{block.line}: add {block.language!r} to the languages that are run or not"
         )
 
 
 @contextmanager
 def service_for(shown: list[Command]) -> Iterator[str]:
-    """The address of a fresh service, where one of these commands asks one."""
+    """Yield the address of a new service, if one of these commands sends it a request."""
     if not any(SERVICE in command.command for command in shown):
         yield SERVICE
         return

@@ -1,4 +1,4 @@
-"""Requests that a server ends as it stops: their places on Redis are free when the store is closed."""
+"""Requests that a server ends while it stops: their places on Redis are free when the store is closed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def store_of(server: Server, prefix: str) -> str:
     return f"{server.url}?timeout=10s&prefix={prefix}"
 
 
-@pytest.mark.parametrize("turns", [0, 1, 5])
-def test_a_request_that_is_cancelled_when_the_store_is_closed_is_freed(server: Server, turns: int) -> None:
+@pytest.mark.parametrize("loop_turns", [0, 1, 5])
+def test_a_request_that_is_cancelled_when_the_store_is_closed_is_freed(server: Server, loop_turns: int) -> None:
     scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "client": ("203.0.113.9", 1)}
 
     async def receive() -> Any:
         await asyncio.Event().wait()
 
     async def test() -> None:
-        limits = for_starlette.RateLimits(store=store_of(server, f"cancelled{turns}"), scope="all")
+        limits = for_starlette.RateLimits(store=store_of(server, f"cancelled{loop_turns}"), scope="all")
         entered, statuses = asyncio.Event(), []
 
         async def send(message: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_request_that_is_cancelled_when_the_store_is_closed_is_freed(server: S
         await app({**scope, "path": "/"}, receive, send)
         assert statuses.pop(0) == 429
         serving.cancel()
-        for _ in range(turns):
+        for _ in range(loop_turns):
             await asyncio.sleep(0)
         await limits.aclose()
         statuses.clear()
@@ -73,13 +73,13 @@ def test_a_request_that_is_cancelled_is_freed_before_the_lifespan_ends_where_not
 
     async def statuses(path: str, *, cancels: bool) -> list[Any]:
         limits = for_starlette.RateLimits(store=store_of(server, "lifespan"), scope="all")
-        told: list[Any] = []
+        sent_statuses: list[Any] = []
         entered = asyncio.Event()
-        asked: asyncio.Queue[Any] = asyncio.Queue()
-        asked.put_nowait({"type": "lifespan.startup"})
+        lifespan_events: asyncio.Queue[Any] = asyncio.Queue()
+        lifespan_events.put_nowait({"type": "lifespan.startup"})
 
         async def send(message: Any) -> None:
-            told.append(message.get("status"))
+            sent_statuses.append(message.get("status"))
 
         async def receive() -> Any:
             await asyncio.Event().wait()
@@ -93,7 +93,7 @@ def test_a_request_that_is_cancelled_is_freed_before_the_lifespan_ends_where_not
             try:
                 await asyncio.Event().wait()
             finally:
-                for _ in range(5):  # it takes a moment to clean up
+                for _ in range(5):  # the handler takes some turns of the loop to clean up
                     await asyncio.sleep(0)
             return PlainTextResponse("never")
 
@@ -103,16 +103,16 @@ def test_a_request_that_is_cancelled_is_freed_before_the_lifespan_ends_where_not
 
         app = Starlette(routes=[Route("/wait", wait), Route("/", read)])
         app.add_middleware(for_starlette.RateLimitHeaders)
-        living = asyncio.create_task(app({"type": "lifespan"}, asked.get, ignore))
+        lifespan = asyncio.create_task(app({"type": "lifespan"}, lifespan_events.get, ignore))
         serving = asyncio.create_task(app({**scope, "path": path}, receive, send))
         if cancels:
             await entered.wait()
             serving.cancel()
         else:
             await serving
-        asked.put_nowait({"type": "lifespan.shutdown"})
-        await living
-        return told
+        lifespan_events.put_nowait({"type": "lifespan.shutdown"})
+        await lifespan
+        return sent_statuses
 
     assert asyncio.run(statuses("/wait", cancels=True)) == []
     assert asyncio.run(statuses("/", cancels=False))[:1] == [200]
@@ -123,41 +123,41 @@ def test_a_request_of_aiohttp_that_ends_as_its_server_stops_is_freed(server: Ser
     prefix = f"stopped{cut_off}"
 
     async def statuses(name: str, *, stops: bool) -> list[Any]:
-        """What a server answers, which perhaps stops meanwhile."""
+        """Return the statuses of a server that stops during the request if `stops`."""
         limits = for_aiohttp.RateLimits(store=store_of(server, prefix), scope="all")
-        entered, door = asyncio.Event(), asyncio.Event()
+        entered, may_end = asyncio.Event(), asyncio.Event()
 
         @limits(LIMITS)
         async def wait(request: web.Request) -> web.Response:
             entered.set()
-            await door.wait()
+            await may_end.wait()
             return web.Response()
 
         @limits(LIMITS)
         async def read(request: web.Request) -> web.Response:
             return web.Response()
 
-        async def open_door(app: web.Application) -> None:
+        async def let_requests_end(app: web.Application) -> None:
             if not cut_off:
-                door.set()
+                may_end.set()
 
         app = web.Application()
         app.router.add_get("/wait", wait)
         app.router.add_get("/", read)
-        app.on_shutdown.append(open_door)
+        app.on_shutdown.append(let_requests_end)
         for_aiohttp.setup(app, rate_limits=limits)
         runner = web.AppRunner(app, shutdown_timeout=0.2)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-            asked = asyncio.create_task(session.get(name))
+            request_task = asyncio.create_task(session.get(name))
             if stops:
                 await entered.wait()
                 await runner.cleanup()
-            told = await asyncio.gather(asked, return_exceptions=True)
+            results = await asyncio.gather(request_task, return_exceptions=True)
             await runner.cleanup()
-        return [getattr(answer, "status", None) for answer in told]
+        return [getattr(result, "status", None) for result in results]
 
     assert asyncio.run(statuses("/wait", stops=True)) == [None if cut_off else 200]
     assert asyncio.run(statuses("/", stops=False)) == [200]

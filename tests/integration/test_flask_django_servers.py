@@ -1,4 +1,4 @@
-"""Flask, Django and Django REST framework under their real servers: the examples, as a user runs them."""
+"""Flask, Django and Django REST framework on real servers: the examples, as a user runs them."""
 
 from __future__ import annotations
 
@@ -30,54 +30,56 @@ EXAMPLE_SERVERS = {
 
 
 def running(app: str, command: list[str], folder: Path = EXAMPLES) -> AbstractContextManager[httpx.Client]:
-    """An application under its server."""
+    """Run an application on its server, and give a client of it."""
     return served([word.replace("APP", app) for word in command], folder)
 
 
-def left(answer: httpx.Response) -> int:
-    remaining: int = parse_list(answer.headers["RateLimit"])[0][1]["r"]
+def remaining_units(response: httpx.Response) -> int:
+    remaining: int = parse_list(response.headers["RateLimit"])[0][1]["r"]
     return remaining
 
 
 def parallel(client: httpx.Client, times: int, path: str, **headers: str) -> Counter[int]:
-    """The statuses of so many requests, eight at once."""
+    """Send `times` requests, eight at once, and count their statuses."""
     with ThreadPoolExecutor(8) as pool:
         return Counter(pool.map(lambda _: client.get(path, headers=headers).status_code, range(times)))
 
 
 @pytest.mark.parametrize("server", EXAMPLE_SERVERS)
-def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: str) -> None:
+def test_exactly_the_limit_passes_and_every_response_reports_what_remains(server: str) -> None:
     app, command = EXAMPLE_SERVERS[server]
     with running(app, command) as client:
-        answers = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
-        assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
-        assert [left(answer) for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
-        assert all(answer.text == "hello\n" for answer in answers[:5])
-        refused = answers[-1]
+        responses = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
+        assert [response.status_code for response in responses] == [200] * 5 + [429] * 2
+        assert [remaining_units(response) for response in responses] == [4, 3, 2, 1, 0, 0, 0]
+        assert all(response.text == "hello\n" for response in responses[:5])
+        refused = responses[-1]
         assert 1 <= int(refused.headers["Retry-After"]) <= 120
         assert refused.headers["Content-Type"] == "application/problem+json"
         assert refused.json()["violated-policies"] == ["default"]
         head = client.head("/", headers={"X-User-Id": "u1"})
         assert (head.status_code, head.content) == (429, b"")
-        assert client.get("/", headers={"X-User-Id": "u2"}).status_code == 200, "the connection goes on after a HEAD"
+        assert client.get("/", headers={"X-User-Id": "u2"}).status_code == 200, (
+            "the connection stays usable after a HEAD"
+        )
         assert parallel(client, 40, "/", **{"X-User-Id": "u3"}) == {200: 5, 429: 35}
         assert parallel(client, 40, "/users/7", **{"X-User-Id": "u4"}) == {200: 20, 429: 20}
         missing = client.get("/nowhere", headers={"X-User-Id": "u5"})
-        assert (missing.status_code, left(missing)) == (404, 19)
+        assert (missing.status_code, remaining_units(missing)) == (404, 19)
 
 
 @pytest.mark.parametrize("command", [GUNICORN, THREADS], ids=["gunicorn", "gunicorn with threads"])
-def test_throttles_count_clients_by_the_word_of_their_proxy(command: list[str]) -> None:
+def test_throttles_count_clients_by_the_address_that_their_proxy_sends(command: list[str]) -> None:
     with running("drf_app:wsgi", command) as client:
-        told = {"X-Forwarded-For": "203.0.113.7", "Accept": "application/json"}
-        answers = [client.get("/", headers=told) for _ in range(6)]
-        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
-        assert [left(answer) for answer in answers] == [4, 3, 2, 1, 0, 0]
-        seconds = int(answers[-1].headers["Retry-After"])
-        assert answers[-1].json()["detail"] == f"Request was throttled. Expected available in {seconds} seconds."
-        forged = {**told, "X-Forwarded-For": "192.0.2.1, 203.0.113.7"}
+        headers = {"X-Forwarded-For": "203.0.113.7", "Accept": "application/json"}
+        responses = [client.get("/", headers=headers) for _ in range(6)]
+        assert [response.status_code for response in responses] == [200] * 5 + [429]
+        assert [remaining_units(response) for response in responses] == [4, 3, 2, 1, 0, 0]
+        seconds = int(responses[-1].headers["Retry-After"])
+        assert responses[-1].json()["detail"] == f"Request was throttled. Expected available in {seconds} seconds."
+        forged = {**headers, "X-Forwarded-For": "192.0.2.1, 203.0.113.7"}
         assert client.get("/", headers=forged).status_code == 429
-        assert parallel(client, 40, "/", **{**told, "X-Forwarded-For": "203.0.113.8"}) == {200: 5, 429: 35}
+        assert parallel(client, 40, "/", **{**headers, "X-Forwarded-For": "203.0.113.8"}) == {200: 5, 429: 35}
 
 
 SITE = """
@@ -115,12 +117,12 @@ def test_all_servers_and_colours_share_one_limit_on_redis(tmp_path: Path) -> Non
         (tmp_path / "shared_site.py").write_text(site)
         two = [*THREADS, "--workers", "2"]
         with running("shared_site:wsgi", two, tmp_path) as one, running("shared_site:asgi", UVICORN, tmp_path) as other:
-            told: Counter[int] = Counter()
+            counts: Counter[int] = Counter()
             with ThreadPoolExecutor(4) as pool:
-                asked = [(client, path) for client in (one, other) for path in ("/sync", "/async")]
-                for counted in pool.map(lambda it: parallel(it[0], 20, it[1]), asked):
-                    told += counted
-            assert told == {200: 40, 429: 40}
+                pairs = [(client, path) for client in (one, other) for path in ("/sync", "/async")]
+                for statuses in pool.map(lambda pair: parallel(pair[0], 20, pair[1]), pairs):
+                    counts += statuses
+            assert counts == {200: 40, 429: 40}
 
 
 WAITING = """
@@ -135,22 +137,22 @@ from headgate.integrations.django import rate_limit
 MIDDLEWARE = ["headgate.integrations.django.RateLimitMiddleware"]
 HEADGATE = {"store": os.environ.get("STORE") or MemoryStore()}
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=MIDDLEWARE, HEADGATE=HEADGATE)
-asked, answered = [], []
+requested, answered = [], []
 
 
-def told(request):
-    asked.append(1)
+def key_of(request):
+    requested.append(1)
     return "key"
 
 
-@rate_limit("1 per 3 seconds bucket", key=told, wait=60)
+@rate_limit("1 per 3 seconds bucket", key=key_of, wait=60)
 def slow(request):
     answered.append(1)
     return HttpResponse("slow")
 
 
 async def counted(request):
-    return HttpResponse(f"{len(asked)} {len(answered)}")
+    return HttpResponse(f"{len(requested)} {len(answered)}")
 
 
 urlpatterns = [path("slow", slow), path("counted", counted)]
@@ -166,11 +168,11 @@ def test_a_sync_view_on_an_event_loop_waits_no_longer_than_its_client(
     (tmp_path / "waiting_site.py").write_text(WAITING)
     with running("waiting_site:asgi", UVICORN, tmp_path) as client, ThreadPoolExecutor() as threads:
         assert client.get("/slow").text == "slow"
-        gone = [connected(client.base_url, "GET /slow HTTP/1.1\nHost: a\n\n") for _ in range(3)]
+        abandoned = [connected(client.base_url, "GET /slow HTTP/1.1\nHost: a\n\n") for _ in range(3)]
         until(lambda: client.get("/counted").text == "4 1")
-        stays = threads.submit(client.get, "/slow")
+        waiting_request = threads.submit(client.get, "/slow")
         until(lambda: client.get("/counted").text == "5 1")
-        for line in gone:
-            line.close()
-        assert stays.result(20).text == "slow"
-        assert client.get("/counted").text == "5 2", "no view has run for a client that was gone"
+        for connection in abandoned:
+            connection.close()
+        assert waiting_request.result(20).text == "slow"
+        assert client.get("/counted").text == "5 2", "no view has run for a client that disconnected"

@@ -92,7 +92,7 @@ def test_a_client_cannot_tell_the_front_door_from_python(policy: Path) -> None:
             assert answers[0] == answers[1], (method, path, body)
 
 
-def test_a_service_has_a_front_door_of_one_thread_unless_it_is_told_otherwise(policy: Path, tmp_path: Path) -> None:
+def test_a_service_has_a_front_door_of_one_thread_by_default(policy: Path, tmp_path: Path) -> None:
     store = f"shared://{tmp_path / 'zone'}?size=4MiB"
     for options in ((), ("--workers", "2", "--store", store)):
         with running_service(policy, *options) as service:
@@ -182,7 +182,7 @@ def test_folders_of_killed_services_are_removed_by_the_next(policy: Path) -> Non
         assert not folder.exists()
 
 
-def test_the_figures_tell_of_responses_and_connections(policy: Path) -> None:
+def test_the_metrics_count_responses_and_connections(policy: Path) -> None:
     with running_service(policy, "--threads", "2") as service:
         for _ in range(3):
             service.client.get("/check/default/login")

@@ -59,7 +59,7 @@ def ask_behind_a_door(service: Service, folder: Path, *, each_decision: bool) ->
 
 
 @pytest.mark.parametrize("each_decision", [True, False])
-def test_a_subscriber_that_needs_each_decision_is_told_of_it_behind_the_front_door(
+def test_a_subscriber_that_needs_each_decision_receives_it_behind_the_front_door(
     each_decision: bool, tmp_path: Path
 ) -> None:
     service = Service(AsyncGate(POLICY, store=MemoryStore()))

@@ -116,7 +116,9 @@ def test_all_checks_are_decided_in_batches_and_none_is_left_to_python(policy: Pa
 
 
 @pytest.mark.parametrize("options", [(), ("--threads", "2", "--workers", "2")])
-def test_exactly_the_limit_passes_when_200_ask_at_once(policy: Path, server: Server, options: tuple[str, ...]) -> None:
+def test_exactly_the_limit_passes_with_200_requests_at_once(
+    policy: Path, server: Server, options: tuple[str, ...]
+) -> None:
     server.cli("FLUSHALL")
     policy.write_text(POLICY.replace("5/hour", "100/hour"))
     with door(policy, server, *options) as service, ThreadPoolExecutor(200) as pool:
@@ -158,7 +160,7 @@ def test_a_pipeline_is_answered_in_its_order(policy: Path, server: Server) -> No
         assert left == [b"%d" % number for number in range(7, -1, -1)]
 
 
-def test_an_outage_under_load_is_decided_as_each_rule_says_and_passes_by_itself(policy: Path) -> None:
+def test_an_outage_under_load_is_decided_as_each_rule_says_and_ends_by_itself(policy: Path) -> None:
     with single() as server, door(policy, server, timeout="500ms") as service:
         load = Load(service)
         time.sleep(0.3)

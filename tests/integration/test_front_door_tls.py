@@ -1,4 +1,4 @@
-"""TLS of the front door: real clients, certificates that are renewed, and whoever is not let in."""
+"""TLS of the front door: real clients, certificates that are renewed, and clients that are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shown(service: RunningService, context: ssl.SSLContext) -> int:
 
 def is_refused(service: RunningService, context: ssl.SSLContext) -> bool:
     try:
-        with connected(service, context) as connection:  # in TLS 1.3 it is told with the first answer
+        with connected(service, context) as connection:  # in TLS 1.3 the client learns it with the first response
             connection.sendall(CHECK)
             return connection.recv(100) == b""
     except (ssl.SSLError, ConnectionError):
@@ -116,7 +116,7 @@ def test_only_clients_with_a_certificate_get_in(policy: Path, authority: Authori
         until(lambda: figures(service)["headgate_connections_closed_total", "no handshake"] == 2)
 
 
-def test_who_speaks_no_tls_is_told_so_and_closed(policy: Path, authority: Authority, server: Pair) -> None:
+def test_a_client_without_tls_gets_a_reason_and_is_closed(policy: Path, authority: Authority, server: Pair) -> None:
     with running_service(policy, *server.options, trusts=authority.known()) as service:
         for sent in (CHECK, b"\0" * 100):
             with socket.create_connection(("127.0.0.1", port_of(service)), 20) as plain:
@@ -127,7 +127,7 @@ def test_who_speaks_no_tls_is_told_so_and_closed(policy: Path, authority: Author
         assert len(service.lines) == 1, "a client is logged"
 
 
-def test_hundreds_of_unfinished_handshakes_hold_up_nobody(policy: Path, authority: Authority, server: Pair) -> None:
+def test_hundreds_of_unfinished_handshakes_hold_up_no_client(policy: Path, authority: Authority, server: Pair) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = authority.known().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -150,7 +150,7 @@ def test_hundreds_of_unfinished_handshakes_hold_up_nobody(policy: Path, authorit
 
 
 class Load:
-    """Clients that ask all the time, each on a connection that it keeps, until the end of the block."""
+    """Clients that send checks all the time, each on a connection of its own, until the end of the block."""
 
     def __init__(self, service: RunningService, context: ssl.SSLContext) -> None:
         self.answers = 0
@@ -252,19 +252,19 @@ def test_several_workers_show_one_certificate_and_keep_the_last_good_one(
 def test_a_drain_finishes_what_has_begun(policy: Path, authority: Authority, server: Pair) -> None:
     known = authority.known()
     with running_service(policy, *server.options, "--drain", "1", trusts=known) as service:
-        with connected(service, known) as begun, connected(service, known) as idle:
-            begun.sendall(CHECK[:20])
+        with connected(service, known) as half_sent, connected(service, known) as idle:
+            half_sent.sendall(CHECK[:20])
             service.check()
             service.process.send_signal(signal.SIGTERM)
             service.wait_for("draining for 1 s")
             assert service.check().headers["connection"] == "close"
-            begun.sendall(CHECK[20:])
-            assert b"connection: close" in begun.recv(4096).lower()
+            half_sent.sendall(CHECK[20:])
+            assert b"connection: close" in half_sent.recv(4096).lower()
             assert idle.recv(100) == b""
         assert service.process.wait(20) == 0
 
 
-def test_a_certificate_that_has_expired_is_told(policy: Path, authority: Authority) -> None:
+def test_a_certificate_that_has_expired_is_reported(policy: Path, authority: Authority) -> None:
     for days, words in (((-3, -2), "has expired on 20"), ((2, 3), "is not valid before 20")):
         pair = authority.sign("untimely", days=days)
         with running_service(policy, *pair.options, trusts=authority.known()) as service:
@@ -273,7 +273,7 @@ def test_a_certificate_that_has_expired_is_told(policy: Path, authority: Authori
                 service.check()
 
 
-def test_files_that_cannot_be_used_are_told_before_anything_starts(policy: Path, authority: Authority) -> None:
+def test_files_that_cannot_be_used_are_reported_before_anything_starts(policy: Path, authority: Authority) -> None:
     good, other = authority.sign("good"), authority.sign("other")
     locked = authority.sign("locked", password=b"secret")
     empty = authority.folder / "empty.pem"

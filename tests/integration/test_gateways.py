@@ -117,7 +117,9 @@ def test_what_the_policy_counts_by_reaches_it_and_what_can_never_pass_has_no_ret
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
-def test_a_service_that_is_gone_is_what_the_page_says(url: str, gateway: str, service: RunningService) -> None:
+def test_a_gateway_acts_as_the_page_says_where_the_service_is_down(
+    url: str, gateway: str, service: RunningService
+) -> None:
     service.stop()
     status = {"nginx": 500, "caddy": 502, "haproxy": 503, "envoy": 503}[gateway]
     assert httpx.post(f"{url}/api/login", timeout=10).status_code == status
@@ -214,7 +216,7 @@ def test_a_refusal_by_many_limits_reaches_the_client(url: str, service: RunningS
     assert len(answers[-1].json()["violated-policies"]) == 30
 
 
-def test_nginx_that_passes_what_cannot_be_asked_passes_nothing_that_the_service_refuses_to_judge(
+def test_nginx_that_passes_what_cannot_be_checked_passes_nothing_that_the_service_refuses_to_judge(
     tmp_path: Path, service: RunningService, upstream: int
 ) -> None:
     configuration = shown("nginx", service.url.removeprefix("http://"), f"127.0.0.1:{upstream}")

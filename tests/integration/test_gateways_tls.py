@@ -1,4 +1,4 @@
-"""What docs/service.md says of gateways and TLS works: they show a certificate, and ask over HTTPS."""
+"""What docs/service.md says of gateways and TLS works: they present a certificate and check over HTTPS."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from test_gateways import POLICY, upstream  # noqa: F401
 pytestmark = pytest.mark.integration
 
 
-def said(first: str, authority: Authority, client: Pair) -> str:
-    """The lines of the page that begin so, for the files of a test."""
+def lines_of_the_docs(first: str, authority: Authority, client: Pair) -> str:
+    """Return the lines of the page that begin with `first`, with the paths of the files of a test."""
     [text] = [block.text for block in blocks(ROOT / "docs" / "service.md") if block.text.startswith(first)]
     for folder in ("/etc/nginx/", "/etc/caddy/"):
         text = text.replace(f"{folder}headgate-client.pem", str(client.certificate))
@@ -24,13 +24,13 @@ def said(first: str, authority: Authority, client: Pair) -> str:
     return text.replace("/etc/headgate/ca.pem", str(authority.file)).replace("headgate.internal", "localhost")
 
 
-def is_limited(url: str, service: RunningService) -> None:
+def assert_limited(url: str, service: RunningService) -> None:
     statuses = [httpx.post(f"{url}/api/login", timeout=20).status_code for _ in range(4)]
     assert statuses == [200, 200, 200, 429], service.lines
 
 
 @pytest.mark.parametrize("gateway", ["nginx", "caddy"])
-def test_a_gateway_asks_over_tls_with_a_certificate_of_its_own(
+def test_a_gateway_checks_over_tls_with_a_certificate_of_its_own(
     gateway: str,
     tmp_path: Path,
     upstream: int,  # noqa: F811
@@ -44,20 +44,23 @@ def test_a_gateway_asks_over_tls_with_a_certificate_of_its_own(
         address = service.url.removeprefix("https://")
         text = shown(gateway, address, f"127.0.0.1:{upstream}")
         if gateway == "nginx":
-            asks = "proxy_pass http://headgate/check-403/default;"
-            assert asks in text
+            check_lines = "proxy_pass http://headgate/check-403/default;"
+            assert check_lines in text
             text = text.replace(
-                asks, asks.replace("http:", "https:") + "\n" + said("proxy_ssl_verify", authority, client)
+                check_lines,
+                check_lines.replace("http:", "https:")
+                + "\n"
+                + lines_of_the_docs("proxy_ssl_verify", authority, client),
             )
             with nginx_with(tmp_path, text) as port:
-                is_limited(f"http://127.0.0.1:{port}", service)
+                assert_limited(f"http://127.0.0.1:{port}", service)
         else:
-            asks = f"forward_auth {address} {{"
-            assert asks in text
-            text = text.replace(asks, asks.replace(address, f"https://{address}"))
+            check_lines = f"forward_auth {address} {{"
+            assert check_lines in text
+            text = text.replace(check_lines, check_lines.replace(address, f"https://{address}"))
             transport = "transport http {\n"
             assert transport in text
-            text = text.replace(transport, transport + said("tls_trusted_ca_certs", authority, client))
+            text = text.replace(transport, transport + lines_of_the_docs("tls_trusted_ca_certs", authority, client))
             with caddy_with(tmp_path, text) as port:
-                is_limited(f"http://127.0.0.1:{port}", service)
+                assert_limited(f"http://127.0.0.1:{port}", service)
         assert service.client.get("/healthz").status_code == 200

@@ -1,4 +1,4 @@
-"""Headgate is installed, from source and from a wheel, where no Rust toolchain is in sight, and decides there."""
+"""Headgate is installed, from source and from a wheel, where there is no Rust toolchain, and decides there."""
 
 from __future__ import annotations
 
@@ -20,59 +20,61 @@ import headgate
 
 ROOT = Path(__file__).parents[2]
 RUST = ROOT / "rust"
-PARTS = ("src", "rust", "pyproject.toml", "setup.py", "README.md", "LICENSE")
-BUILT = shutil.ignore_patterns("target", "*.so", "*.pyd", "*.egg-info", "__pycache__")
+SOURCE_PARTS = ("src", "rust", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+BUILD_PRODUCTS = shutil.ignore_patterns("target", "*.so", "*.pyd", "*.egg-info", "__pycache__")
 
 
-def copy_of_the_source(folder: Path, *parts: str) -> Path:
-    """What a build needs, and these parts, in a folder of their own."""
+def copy_of_the_source(folder: Path, *more_parts: str) -> Path:
+    """Copy what a build needs, and `more_parts`, into a folder of their own, and return it."""
     source = folder / "headgate"
     source.mkdir()
-    for part in (*PARTS, *parts):
+    for part in (*SOURCE_PARTS, *more_parts):
         if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, source / part, ignore=BUILT)
+            shutil.copytree(ROOT / part, source / part, ignore=BUILD_PRODUCTS)
         else:
             shutil.copy(ROOT / part, source / part)
     return source
 
 
-def outside(path: str) -> dict[str, str]:
+def user_environment(path: str) -> dict[str, str]:
     """The environment of a user who has these programs, and no settings of cargo, Rust or Headgate."""
-    names = {name: value for name, value in os.environ.items() if not name.startswith(("CARGO", "RUST", "HEADGATE"))}
-    return {**names, "PATH": path, "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt")}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("CARGO", "RUST", "HEADGATE"))
+    }
+    return {**variables, "PATH": path, "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt")}
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python into which Headgate was installed with neither cargo nor rustc nor a compiler to be found."""
+    """A Python into which Headgate was installed without cargo, rustc or a compiler."""
     folder = tmp_path_factory.mktemp("install")
     source = copy_of_the_source(folder)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     binaries = folder / "venv" / "bin"
-    environment = outside(str(binaries))
+    environment = user_environment(str(binaries))
     assert shutil.which("cargo", path=environment["PATH"]) is None
-    told = subprocess.run(
+    completed = subprocess.run(
         [binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", source],
         check=False,
         env=environment,
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
+    assert completed.returncode == 0, completed.stderr
     return binaries / "python"
 
 
 def run(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    names = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE")}
     return subprocess.run(
-        [python, *arguments], check=False, env=names, cwd=python.parent, capture_output=True, text=True
+        [python, *arguments], check=False, env=variables, cwd=python.parent, capture_output=True, text=True
     )
 
 
 def test_every_vector_is_answered_without_the_native_core(python: Path) -> None:
-    told = run(python, ROOT / "tests" / "vector_check.py", ROOT / "vectors")
-    assert told.returncode == 0, told.stderr
-    result = json.loads(told.stdout)
+    completed = run(python, ROOT / "tests" / "vector_check.py", ROOT / "vectors")
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
     assert (result["core"], result["wrong"]) == ("python", 0)
     assert result["steps"] > 1000
 
@@ -92,19 +94,19 @@ def wheel() -> tuple[Path, Path]:
         found = subprocess.run([ROOT / "scripts" / "find-python", version], check=False, capture_output=True, text=True)
         if found.returncode == 0:
             break
-    told = subprocess.run(
+    completed = subprocess.run(
         ["make", "--no-print-directory", "wheels", f"PYTHONS={version}"],
         check=False,
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
-    [line] = told.stdout.splitlines()
-    what = re.fullmatch(r"(dist/\S+): \d+ KiB, built in \d+ s, needs glibc 2\.(\d+) or later", line)
-    assert what, line
-    assert int(what[2]) <= 17
-    return ROOT / what[1], Path(found.stdout.strip())
+    assert completed.returncode == 0, completed.stderr
+    [line] = completed.stdout.splitlines()
+    built = re.fullmatch(r"(dist/\S+): \d+ KiB, built in \d+ s, needs glibc 2\.(\d+) or later", line)
+    assert built, line
+    assert int(built[2]) <= 17
+    return ROOT / built[1], Path(found.stdout.strip())
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="wheels are built where a Rust toolchain is at hand")
@@ -115,28 +117,30 @@ def test_a_wheel_installs_into_an_empty_environment_and_its_native_core_answers_
     assert re.search(r"-cp3\d+-cp3\d+-manylinux2014_\w+\.manylinux_2_17_\w+\.whl$", path.name), path.name
     subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True)
     binaries = tmp_path / "venv" / "bin"
-    installed = subprocess.run(
+    completed = subprocess.run(
         [binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", path],
         check=False,
-        env=outside(str(binaries)),
+        env=user_environment(str(binaries)),
         capture_output=True,
         text=True,
     )
-    assert installed.returncode == 0, installed.stderr
-    told = run(binaries / "python", "-c", "from headgate import Limiter; print(Limiter('2/minute').hit('user:42'))")
-    assert told.returncode == 0, told.stderr
-    assert "remaining=1" in told.stdout, told.stdout
-    told = run(binaries / "python", ROOT / "tests" / "vector_check.py", ROOT / "vectors")
-    assert told.returncode == 0, told.stderr
-    result = json.loads(told.stdout)
+    assert completed.returncode == 0, completed.stderr
+    completed = run(
+        binaries / "python", "-c", "from headgate import Limiter; print(Limiter('2/minute').hit('user:42'))"
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert "remaining=1" in completed.stdout, completed.stdout
+    completed = run(binaries / "python", ROOT / "tests" / "vector_check.py", ROOT / "vectors")
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
     assert (result["core"], result["wrong"]) == ("native", 0)
     assert result["steps"] > 1000
 
 
-def test_make_says_before_each_step_of_an_installation_what_it_does_and_how_long_that_takes(tmp_path: Path) -> None:
+def test_make_reports_before_each_step_of_an_installation_what_it_does_and_how_long_that_takes(tmp_path: Path) -> None:
     source = copy_of_the_source(tmp_path, "Makefile", "scripts", "constraints.txt")
-    environment = outside("/usr/bin:/bin")
-    told = subprocess.run(
+    environment = user_environment("/usr/bin:/bin")
+    completed = subprocess.run(
         ["make", "install", f"PYTHON={sys.executable}", "EXTRA=zones"],
         check=False,
         cwd=source,
@@ -144,9 +148,9 @@ def test_make_says_before_each_step_of_an_installation_what_it_does_and_how_long
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
+    assert completed.returncode == 0, completed.stderr
     core = "without its native core" if shutil.which("cargo", path=environment["PATH"]) is None else "native core"
-    steps = [line for line in told.stderr.splitlines() if line.startswith("headgate: ")]
+    steps = [line for line in completed.stderr.splitlines() if line.startswith("headgate: ")]
     for line, step in zip(
         steps[-3:], ("making .venv with Python 3.", core, "what headgate[zones] depends on"), strict=True
     ):
@@ -155,7 +159,7 @@ def test_make_says_before_each_step_of_an_installation_what_it_does_and_how_long
 
 
 def rust_compiler() -> str:
-    """What the compiler says of itself; nothing where there is none."""
+    """Return the version text of the compiler; "" where there is none."""
     if shutil.which("rustc") is None:
         return ""
     return subprocess.run(["rustc", "-vV"], check=False, cwd=RUST, capture_output=True, text=True).stdout
@@ -165,20 +169,20 @@ def rust_compiler() -> str:
     rust_compiler() != (RUST / "profile" / "compiler.txt").read_text(), reason="the profile is of another compiler"
 )
 def test_the_native_core_is_built_along_the_profile_of_its_hot_paths() -> None:
-    packed = (RUST / "profile" / "hot-paths.profdata.xz").read_bytes()
-    given = RUST / "target" / f"{hashlib.sha256(packed).hexdigest()[:16]}.profdata"
-    assert given.read_bytes() == lzma.decompress(packed), "what cargo was given"
+    packed_profile = (RUST / "profile" / "hot-paths.profdata.xz").read_bytes()
+    unpacked_profile = RUST / "target" / f"{hashlib.sha256(packed_profile).hexdigest()[:16]}.profdata"
+    assert unpacked_profile.read_bytes() == lzma.decompress(packed_profile), "the profile that cargo was given"
 
 
 def test_a_part_is_added_to_what_is_installed_without_a_release_of_headgate() -> None:
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "headgate[fastapi,jwt]"],
         check=False,
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
-    assert "Would install" not in told.stdout and "already satisfied: headgate" in told.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "Would install" not in completed.stdout and "already satisfied: headgate" in completed.stdout
 
 
 EXTRA = re.compile(r"headgate\[([\w,]+)\]")
@@ -187,7 +191,7 @@ EXTRA = re.compile(r"headgate\[([\w,]+)\]")
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
 )
-def test_no_page_promises_a_release_and_every_extra_that_it_names_is_there(page: Path) -> None:
+def test_no_page_promises_a_release_and_every_extra_that_it_names_exists(page: Path) -> None:
     text = page.read_text()
     if page.name == "README.md":
         text = text.replace("`pip install 'headgate[jwt]'` adds an extra to it", "")
@@ -198,14 +202,14 @@ def test_no_page_promises_a_release_and_every_extra_that_it_names_is_there(page:
     assert named <= set(extras)
 
 
-def test_what_the_readme_installs_is_read_by_the_pips_that_come_with_python() -> None:
-    """Before 24.1 pip reads no `name @ URL` whose URL has no host, as in git+file:///path."""
+def test_the_pips_that_come_with_python_can_read_what_the_readme_installs() -> None:
+    """Before 24.1, pip cannot read a `name @ URL` whose URL has no host, as in git+file:///path."""
     urls = re.findall(r"pip install '[^']* @ ([^']+)'", (ROOT / "README.md").read_text())
     assert urls and all(urlsplit(url).netloc for url in urls)
 
 
-def test_the_command_names_what_to_install(python: Path) -> None:
-    told = run(python, "-m", "headgate", "info")
-    assert told.returncode != 0
-    assert "pip install" in told.stderr
-    assert "Traceback" not in told.stderr
+def test_the_command_names_the_package_to_install(python: Path) -> None:
+    completed = run(python, "-m", "headgate", "info")
+    assert completed.returncode != 0
+    assert "pip install" in completed.stderr
+    assert "Traceback" not in completed.stderr

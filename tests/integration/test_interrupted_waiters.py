@@ -1,7 +1,7 @@
-"""A caller in line in which the handler of a signal raises, wherever Python would run it: its line goes on without it.
+"""A caller in line in which the handler of a signal raises, wherever Python would run it: the line works without it.
 
-The time limit of a Celery task ends it so, and an alarm. A function for profiling is called where handlers are: as a
-function of Python begins, and after each function of C.
+The time limit of a Celery task interrupts a caller so, and an alarm. A function for profiling is called where handlers
+are: as a function of Python begins, and after each function of C.
 """
 
 from __future__ import annotations
@@ -23,64 +23,68 @@ from headgate.made_once import made_once
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import SharedStore
 
-HOUSE = str(Path(headgate.__file__).parent)
-PATIENCE_S = 10.0
+PACKAGE_FOLDER = str(Path(headgate.__file__).parent)
+TIMEOUT_S = 10.0
 
 
 class TimeLimit(Exception):
-    """What the handler raises: as that of Celery's soft limit, an Exception."""
+    """An Exception that the handler raises, as that of the soft limit of Celery."""
 
 
 class Alarm(BaseException):
-    """What another one raises."""
+    """A BaseException that another handler raises."""
 
 
 def interrupted(number: int, error: type[BaseException], call: Callable[[], object]) -> bool:
-    """Whether a call was interrupted, as it was to be at its so many-th moment; it has ended before otherwise."""
-    moments = 0
+    """Interrupt a call at point `number`; return False where it ended before that point."""
+    points = 0
 
-    def told(frame: FrameType, event: str, _: object) -> None:
-        nonlocal moments
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        nonlocal points
         code = frame.f_code
-        if event in ("call", "c_return") and code.co_filename.startswith(HOUSE) and code.co_name != "<genexpr>":
-            moments += 1
-            if moments == number:
+        if (
+            event in ("call", "c_return")
+            and code.co_filename.startswith(PACKAGE_FOLDER)
+            and code.co_name != "<genexpr>"
+        ):
+            points += 1
+            if points == number:
                 sys.setprofile(None)
                 raise error
 
-    sys.setprofile(told)
+    sys.setprofile(interrupt)
     try:
         call()
     except error:
         return True
     finally:
         sys.setprofile(None)
-    assert moments < number, "what the handler raised was lost"
+    assert points < number, "what the handler raised was lost"
     return False
 
 
 def passes_for_others(acquire: Callable[[], Any]) -> bool:
-    """Whether another thread passes, which waits in the same line."""
+    """Return whether another thread passes that waits in the same line."""
     passed: list[bool] = []
     other = threading.Thread(target=lambda: passed.append(bool(acquire())), daemon=True)
     other.start()
-    other.join(PATIENCE_S)
+    other.join(TIMEOUT_S)
     return passed == [True]
 
 
-def nobody_waits(limiter: Limiter) -> bool:
-    """Whether no caller of a limiter is left in any line of this process."""
+def line_is_empty(limiter: Limiter) -> bool:
+    """Return whether no caller of a limiter is in any line of this process."""
     lines = limiter._lines
     return not (lines._shared.waiting or lines._shared.by_key or lines._in_store.waiting or lines._freed_keys)
 
 
 @pytest.fixture(params=["native", "python", "zone"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    kept: Store = (
+    opened: Store = (
         SharedStore(tmp_path / "zone", size=16 << 20) if request.param == "zone" else MemoryStore(core=request.param)
     )
-    yield kept
-    kept.close()
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("error", [TimeLimit, Alarm])
@@ -89,11 +93,11 @@ def test_a_caller_that_is_interrupted_anywhere_leaves_the_line_of_a_rate(
 ) -> None:
     limiter = Limiter("1/2 ms bucket", store=store)
     for number in count(1):
-        acquire = partial(limiter.acquire, f"key {number}", timeout=PATIENCE_S)
+        acquire = partial(limiter.acquire, f"key {number}", timeout=TIMEOUT_S)
         while limiter.hit(f"key {number}"):
             pass
         was_interrupted = interrupted(number, error, acquire)
-        assert nobody_waits(limiter), number
+        assert line_is_empty(limiter), number
         assert passes_for_others(acquire), number
         if not was_interrupted:
             break
@@ -107,13 +111,13 @@ def test_a_caller_that_is_interrupted_anywhere_leaves_the_line_of_places_and_hol
     limiter = Limiter("1 concurrent", store=store)
     lease = 0.05 if "python" in request.node.name else 600  # there a place may be held until the lease ends
     for number in count(1):
-        acquire = partial(limiter.acquire, f"key {number}", timeout=PATIENCE_S, lease=lease)
+        acquire = partial(limiter.acquire, f"key {number}", timeout=TIMEOUT_S, lease=lease)
         held = limiter.reserve(f"key {number}", lease=600)
         freeing = threading.Timer(0.002, held.commit)
         freeing.start()
         was_interrupted = interrupted(number, error, acquire)
         freeing.join()
-        assert nobody_waits(limiter), number
+        assert line_is_empty(limiter), number
         if not was_interrupted:
             break
         assert passes_for_others(acquire), number
@@ -139,9 +143,9 @@ def test_a_request_that_is_interrupted_anywhere_leaves_the_line_of_its_rule(
 
 
 @pytest.mark.parametrize("error", [TimeLimit, Alarm])
-@pytest.mark.parametrize("way", ["block", "function", "generator"])
-def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
-    store: Store, error: type[BaseException], way: str
+@pytest.mark.parametrize("form", ["block", "function", "generator"])
+def test_the_lease_of_an_interrupted_holder_is_not_extended_any_more(
+    store: Store, error: type[BaseException], form: str
 ) -> None:
     limiter = Limiter("1 concurrent; 1000000/hour bucket", store=store)
 
@@ -157,13 +161,13 @@ def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
     def generator(key: str) -> Iterator[str]:
         yield key
 
-    ways: dict[str, Callable[[str], object]] = {
+    forms: dict[str, Callable[[str], object]] = {
         "block": block,
         "function": function,
         "generator": lambda key: list(generator(key)),
     }
     for number in count(1):
-        was_interrupted = interrupted(number, error, partial(ways[way], f"key {number}"))
+        was_interrupted = interrupted(number, error, partial(forms[form], f"key {number}"))
         assert not heartbeat._threads[0]._schedule._running, number
         if not was_interrupted:
             break
@@ -171,11 +175,11 @@ def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
 
 
 @pytest.mark.parametrize("error", [TimeLimit, Alarm])
-def test_no_lock_of_a_process_is_kept_by_a_thread_that_was_interrupted(error: type[BaseException]) -> None:
+def test_no_lock_of_a_process_is_held_by_a_thread_that_was_interrupted(error: type[BaseException]) -> None:
     for number in count(1):
-        making: Callable[[], object] = made_once(object)
-        was_interrupted = interrupted(number, error, making)
-        assert passes_for_others(making), number
+        create_once: Callable[[], object] = made_once(object)
+        was_interrupted = interrupted(number, error, create_once)
+        assert passes_for_others(create_once), number
         if not was_interrupted:
             break
     assert number > 2

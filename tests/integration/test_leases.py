@@ -27,7 +27,7 @@ def test_a_block_keeps_its_place_for_longer_than_its_lease_and_then_frees_it() -
         assert limiter.peek("key", 0).remaining == 2
 
 
-def test_a_lease_that_nobody_extends_ends() -> None:
+def test_a_lease_that_is_not_extended_ends() -> None:
     limiter = Limiter("1 concurrent")
     assert limiter.reserve("key", lease=0.05)
     assert not limiter.peek("key")

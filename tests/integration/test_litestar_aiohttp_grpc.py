@@ -1,4 +1,4 @@
-"""Litestar, aiohttp and gRPC under their real servers: the examples, as a user runs them; and on a real Redis."""
+"""Litestar, aiohttp and gRPC on real servers: the examples, as a user runs them; and on a real Redis."""
 
 from __future__ import annotations
 
@@ -50,35 +50,35 @@ def answers_grpc(port: int) -> bool:
 
 
 @pytest.mark.parametrize("server", ["litestar", "aiohttp"])
-def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: str) -> None:
+def test_exactly_the_limit_passes_and_every_response_reports_what_remains(server: str) -> None:
     with (
         running(SERVERS[server], answers_http) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client,
     ):
-        answers = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
-        assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
-        left = [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers]
-        assert left == [4, 3, 2, 1, 0, 0, 0]
-        assert all(answer.text == "hello\n" for answer in answers[:5])
-        assert all(len(answer.headers.get_list("RateLimit")) == 1 for answer in answers)
-        assert answers[-1].headers["content-type"] == "application/problem+json"
-        assert 1 <= int(answers[-1].headers["Retry-After"]) <= 120
+        responses = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
+        assert [response.status_code for response in responses] == [200] * 5 + [429] * 2
+        remaining = [parse_list(response.headers["RateLimit"])[0][1]["r"] for response in responses]
+        assert remaining == [4, 3, 2, 1, 0, 0, 0]
+        assert all(response.text == "hello\n" for response in responses[:5])
+        assert all(len(response.headers.get_list("RateLimit")) == 1 for response in responses)
+        assert responses[-1].headers["content-type"] == "application/problem+json"
+        assert 1 <= int(responses[-1].headers["Retry-After"]) <= 120
         assert client.get("/", headers={"X-User-Id": "u2"}).status_code == 200
         missing = client.get("/nothing")
         assert missing.status_code == 404 and "RateLimit" in missing.headers
         with ThreadPoolExecutor(8) as pool:
-            told = Counter(
-                answer.status_code
-                for answer in pool.map(lambda _: client.get("/", headers={"X-User-Id": "u3"}), range(40))
+            counts = Counter(
+                response.status_code
+                for response in pool.map(lambda _: client.get("/", headers={"X-User-Id": "u3"}), range(40))
             )
-        assert told == {200: 5, 429: 35}
+        assert counts == {200: 5, 429: 35}
 
 
-def test_exactly_the_limit_of_a_method_passes_and_every_call_is_told_what_remains() -> None:
+def test_exactly_the_limit_of_a_method_passes_and_every_call_receives_what_remains() -> None:
     with running(SERVERS["grpc"], answers_grpc) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         hello: Any = channel.unary_unary("/shop.Shop/Hello")
 
-        def ask(user: str) -> tuple[str, dict[str, Any]]:
+        def call_hello(user: str) -> tuple[str, dict[str, Any]]:
             call: Any
             try:
                 _, call = hello.with_call(b"you", metadata=[("x-user-id", user)], timeout=10)
@@ -86,19 +86,19 @@ def test_exactly_the_limit_of_a_method_passes_and_every_call_is_told_what_remain
                 call = error
             return call.code().name, dict(call.trailing_metadata())
 
-        answers = [ask("u1") for _ in range(7)]
-        assert [code for code, _ in answers] == ["OK"] * 5 + ["RESOURCE_EXHAUSTED"] * 2
-        assert [parse_list(told["ratelimit"])[0][1]["r"] for _, told in answers] == [4, 3, 2, 1, 0, 0, 0]
-        assert 1 <= int(answers[-1][1]["retry-after"]) <= 120
-        assert ask("u2")[0] == "OK"
+        responses = [call_hello("u1") for _ in range(7)]
+        assert [code for code, _ in responses] == ["OK"] * 5 + ["RESOURCE_EXHAUSTED"] * 2
+        assert [parse_list(metadata["ratelimit"])[0][1]["r"] for _, metadata in responses] == [4, 3, 2, 1, 0, 0, 0]
+        assert 1 <= int(responses[-1][1]["retry-after"]) <= 120
+        assert call_hello("u2")[0] == "OK"
         with ThreadPoolExecutor(8) as pool:
-            told = Counter(code for code, _ in pool.map(lambda _: ask("u3"), range(40)))
-        assert told == {"OK": 5, "RESOURCE_EXHAUSTED": 35}
+            counts = Counter(code for code, _ in pool.map(lambda _: call_hello("u3"), range(40)))
+        assert counts == {"OK": 5, "RESOURCE_EXHAUSTED": 35}
 
 
 @contextmanager
 def grpc_server(colour: str, **options: Any) -> Iterator[tuple[str, Any]]:
-    """The address of a server whose handlers are of asyncio or of threads, and its interceptor."""
+    """Yield the address of a server with handlers for asyncio or for threads, and its interceptor."""
 
     def read(message: bytes, context: Any) -> bytes:
         return b"read"
@@ -120,17 +120,17 @@ def grpc_server(colour: str, **options: Any) -> Iterator[tuple[str, Any]]:
             interceptor.close()
         return
     started = threading.Event()
-    told: dict[str, Any] = {}
+    running_server: dict[str, Any] = {}
 
     async def serve() -> None:
         interceptor = AsyncRateLimitInterceptor(**options)
         pool = ThreadPoolExecutor(8)
         server = grpc.aio.server(pool, interceptors=[interceptor])
         server.add_generic_rpc_handlers((generic,))
-        told["port"], told["interceptor"] = server.add_insecure_port("127.0.0.1:0"), interceptor
+        running_server["port"], running_server["interceptor"] = server.add_insecure_port("127.0.0.1:0"), interceptor
         await server.start()
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        told["stop"] = lambda: loop.call_soon_threadsafe(stop.set)
+        running_server["stop"] = lambda: loop.call_soon_threadsafe(stop.set)
         started.set()
         await stop.wait()
         await server.stop(None)
@@ -141,9 +141,9 @@ def grpc_server(colour: str, **options: Any) -> Iterator[tuple[str, Any]]:
     thread.start()
     assert started.wait(10)
     try:
-        yield f"127.0.0.1:{told['port']}", told["interceptor"]
+        yield f"127.0.0.1:{running_server['port']}", running_server["interceptor"]
     finally:
-        told["stop"]()
+        running_server["stop"]()
         thread.join(10)
 
 
@@ -160,7 +160,7 @@ def code_of(channel: Any, user: str = "a") -> str:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_nobody_else_waits_while_a_call_stands_in_line(colour: str) -> None:
+def test_no_other_call_waits_while_a_call_stands_in_line(colour: str) -> None:
     with (
         grpc_server(colour, limits="1/second queue 3", key=header("x-user-id")) as (address, _),
         grpc.insecure_channel(address) as channel,
@@ -177,13 +177,13 @@ def test_nobody_else_waits_while_a_call_stands_in_line(colour: str) -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_clients_of_grpc_try_again_when_they_are_told_to(colour: str) -> None:
-    """The retry is gRPC's own: 4 attempts, which by themselves would be over after some milliseconds."""
+def test_clients_of_grpc_try_again_after_the_time_in_the_metadata(colour: str) -> None:
+    """gRPC itself retries: 4 attempts, which without the metadata would end after some milliseconds."""
     policy = {"maxAttempts": 4, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
               "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}  # fmt: skip
     config = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]})
-    judged: list[bool] = []
-    options: dict[str, Any] = {"on_decision": lambda request, decision: judged.append(decision.allowed)}
+    decisions: list[bool] = []
+    options: dict[str, Any] = {"on_decision": lambda request, decision: decisions.append(decision.allowed)}
     with (
         grpc_server(colour, limits="1/second bucket", **options) as (address, _),
         grpc.insecure_channel(address, options=[("grpc.service_config", config)]) as channel,
@@ -191,14 +191,14 @@ def test_clients_of_grpc_try_again_when_they_are_told_to(colour: str) -> None:
         before = time.monotonic()
         assert [code_of(channel) for _ in range(3)] == ["OK"] * 3
         assert time.monotonic() - before >= 2
-        assert judged.count(True) == 3 and 2 <= judged.count(False) <= 4
+        assert decisions.count(True) == 3 and 2 <= decisions.count(False) <= 4
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_server_of_grpc_counts_in_redis(colour: str) -> None:
     with (
         single() as redis,
-        grpc_server(colour, limits="20/hour", store=patient(redis.url)) as (address, _),
+        grpc_server(colour, limits="20/hour", store=url_with_timeout(redis.url)) as (address, _),
         grpc.insecure_channel(address) as channel,
         ThreadPoolExecutor(8) as pool,
     ):
@@ -209,21 +209,21 @@ def test_aiohttp_counts_in_redis_and_closes_its_connections() -> None:
     async def read(request: web.Request) -> web.Response:
         return web.Response()
 
-    async def ask(url: str) -> Counter[int]:
+    async def request_all(url: str) -> Counter[int]:
         app = web.Application()
         app.router.add_get("/", aiohttp_limit("20/hour", store=url)(read))
         setup(app, limits="1000/minute", store=url)
         async with TestClient(TestServer(app)) as session:
 
-            async def one() -> int:
+            async def get_status() -> int:
                 async with session.get("/") as response:
                     return response.status
 
-            return Counter(await asyncio.gather(*[one() for _ in range(60)]))
+            return Counter(await asyncio.gather(*[get_status() for _ in range(60)]))
 
     with single() as redis:
-        assert asyncio.run(ask(patient(redis.url))) == {200: 20, 429: 40}
-        assert asyncio.run(ask(patient(redis.url))) == {429: 60}, (
+        assert asyncio.run(request_all(url_with_timeout(redis.url))) == {200: 20, 429: 40}
+        assert asyncio.run(request_all(url_with_timeout(redis.url))) == {429: 60}, (
             "another application of the same process, the same counts"
         )
 
@@ -235,16 +235,16 @@ def test_litestar_counts_in_redis_and_closes_its_connections() -> None:
 
     with single() as redis:
         app: Any = Litestar(
-            [read], logging_config=None, plugins=[RateLimitPlugin(limits="20/hour", store=patient(redis.url))]
+            [read], logging_config=None, plugins=[RateLimitPlugin(limits="20/hour", store=url_with_timeout(redis.url))]
         )
         with LiveServer(app) as url, httpx.Client(base_url=url) as client, ThreadPoolExecutor(8) as pool:
             paths = ["/", "/nothing"] * 30
-            told = Counter(answer.status_code for answer in pool.map(client.get, paths))
-        assert told[429] == 40 and told[200] + told[404] == 20
+            counts = Counter(response.status_code for response in pool.map(client.get, paths))
+        assert counts[429] == 40 and counts[200] + counts[404] == 20
 
 
-def patient(url: str) -> str:
-    """The address of a Redis that is given time: a machine that is busy is no outage."""
+def url_with_timeout(url: str) -> str:
+    """Return the URL of a Redis with a long timeout: a busy machine is no outage."""
     return f"{url}?timeout=10s"
 
 

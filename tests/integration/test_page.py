@@ -1,4 +1,4 @@
-"""The page at `/` as people see it: drawn by a real browser, on a desk and on a phone, by day and by night."""
+"""The page at `/` as people see it: a real browser renders it for a desk and a phone, in light and in dark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "shop.yaml"
 LEAST_CONTRAST = 4.5
 """Of text, by WCAG 2.2, 1.4.3."""
 
-LOOK = """
+MEASURING_SCRIPT = """
 <script>
 const channels = text => text.match(/[\\d.]+/g).map(Number);
 const linear = c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
@@ -41,9 +41,9 @@ const seen = [...document.querySelectorAll("body *")]
         return {words: element.textContent.trim().slice(0, 40), contrast: (light + .05) / (dark + .05),
             pixels: parseFloat(style.fontSize)};
     });
-const told = {seen, wide: document.documentElement.scrollWidth, window: innerWidth,
+const report = {seen, wide: document.documentElement.scrollWidth, window: innerWidth,
     dark: matchMedia("(prefers-color-scheme: dark)").matches};
-document.body.innerHTML = "<pre>told" + btoa(unescape(encodeURIComponent(JSON.stringify(told)))) + "</pre>";
+document.body.innerHTML = "<pre>report" + btoa(unescape(encodeURIComponent(JSON.stringify(report)))) + "</pre>";
 </script>
 """
 
@@ -56,27 +56,27 @@ def service() -> Iterator[RunningService]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 500], ids=["desk", "phone"])
-def test_all_words_of_the_page_can_be_read(service: RunningService, tmp_path: Path, width: int, dark: bool) -> None:
+def test_all_text_of_the_page_can_be_read(service: RunningService, tmp_path: Path, width: int, dark: bool) -> None:
     browser = shutil.which("chromium")
     assert browser, "chromium is not here: run scripts/system-packages test"
     page = tmp_path / "page.html"
-    page.write_text(service.client.get("/").text.replace("</body>", f"{LOOK}</body>"))
-    shown = subprocess.run(
+    page.write_text(service.client.get("/").text.replace("</body>", f"{MEASURING_SCRIPT}</body>"))
+    dumped_page = subprocess.run(
         [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom",
          f"--window-size={width},900", f"--blink-settings=preferredColorScheme={0 if dark else 1}", page.as_uri()],
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
-    found = re.search(r"<pre>told([\w+/=]+)</pre>", shown)
-    assert found, shown
-    told = json.loads(base64.b64decode(found[1]))
-    assert told["dark"] is dark
-    assert len(told["seen"]) > 30 and any(one["words"] == "/metrics" for one in told["seen"])
-    assert [one for one in told["seen"] if one["contrast"] < LEAST_CONTRAST] == []
-    assert min(one["pixels"] for one in told["seen"]) >= 12
-    assert told["wide"] <= told["window"]  # what is wider is scrolled in its own place
+    match = re.search(r"<pre>report([\w+/=]+)</pre>", dumped_page)
+    assert match, dumped_page
+    report = json.loads(base64.b64decode(match[1]))
+    assert report["dark"] is dark
+    assert len(report["seen"]) > 30 and any(element["words"] == "/metrics" for element in report["seen"])
+    assert [element for element in report["seen"] if element["contrast"] < LEAST_CONTRAST] == []
+    assert min(element["pixels"] for element in report["seen"]) >= 12
+    assert report["wide"] <= report["window"]  # wider content scrolls inside its own element
 
 
-def test_the_page_counts_states_where_they_are_held_here_and_names_the_server_where_not(
+def test_the_page_counts_the_states_of_this_process_or_names_the_server_that_holds_them(
     service: RunningService,
 ) -> None:
     service.check("/api/cart")

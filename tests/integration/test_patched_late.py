@@ -10,7 +10,7 @@ from pathlib import Path
 
 from until import in_thread, until
 
-MADE = """
+SETUP = """
 import sys, time
 from headgate.llm import LlmGate
 from headgate.llm.books import open_books
@@ -59,46 +59,46 @@ gevent.joinall([gevent.spawn(learned.close), gevent.spawn(learned.share)])
 """
 
 
-def run(program: str, *told: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", MADE + program, *told]
+def run(program: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SETUP + program, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def result_of(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
-        said = process.communicate(timeout=20)[1]
+        errors = process.communicate(timeout=20)[1]
     finally:
         process.kill()
-    return process.returncode, said
+    return process.returncode, errors
 
 
-def test_books(tmp_path: Path) -> None:
-    assert ended(run(BOOKS, str(tmp_path / "books.jsonl"))) == (0, "")
+def test_books_are_written_and_closed(tmp_path: Path) -> None:
+    assert result_of(run(BOOKS, str(tmp_path / "books.jsonl"))) == (0, "")
     written = [json.loads(line) for line in (tmp_path / "books.jsonl").read_text().splitlines()]
     assert sorted(entry["user"] for entry in written if entry["kind"] == "settled") == sorted("01234" * 3)
 
 
-def test_the_webhook() -> None:
-    told: list[str] = []
+def test_the_webhook_is_called_for_each_user() -> None:
+    notified: list[str] = []
 
-    class Told(BaseHTTPRequestHandler):
+    class WebhookHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["user"])
+            notified.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["user"])
             self.send_response(204)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as server, in_thread(server.serve_forever):
+    with ThreadingHTTPServer(("127.0.0.1", 0), WebhookHandler) as server, in_thread(server.serve_forever):
         process = run(WEBHOOK, f"http://127.0.0.1:{server.server_address[1]}/")
         try:
-            until(lambda: sorted(told) == list("01234"))
+            until(lambda: sorted(notified) == list("01234"))
         finally:
             process.kill()
             process.communicate()
             server.shutdown()
 
 
-def test_shared_learning() -> None:
-    assert ended(run(LEARNED)) == (0, "")
+def test_shared_learning_is_closed() -> None:
+    assert result_of(run(LEARNED)) == (0, "")

@@ -40,7 +40,7 @@ class Recorder:
             self.applied.set()
 
 
-def test_a_policy_that_changes_is_refused_or_applied_and_that_is_told(tmp_path: Path) -> None:
+def test_a_policy_that_changes_is_refused_or_applied_and_that_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_bytes(TEXT)
 
@@ -151,7 +151,7 @@ def test_a_file_that_comes_back_for_a_moment_only_is_missed(tmp_path: Path, monk
     asyncio.run(asyncio.wait_for(changes(), 5))
 
 
-def test_a_policy_that_came_from_a_pipe_stays_in_force() -> None:
+def test_a_policy_that_was_read_from_a_pipe_stays_in_force() -> None:
     reader, writer = os.pipe()
     os.write(writer, TEXT)
     os.close(writer)

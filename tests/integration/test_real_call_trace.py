@@ -80,7 +80,7 @@ def test_requests_a_minute_cut_the_real_trace_where_brute_force_does(calls: list
 
 
 @needs_data
-def test_the_command_tells_what_it_cuts_of_the_real_trace(tmp_path: Path) -> None:
+def test_the_command_reports_what_it_cuts_off_the_real_trace(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text('version: 1\nllm: {}\nrules: [{name: all, by: [], limits: "20 usd/day in UTC; 50 concurrent"}]\n')
     done = run_headgate("llm", "replay", str(policy), str(TRACE), "--model", "gpt-5")

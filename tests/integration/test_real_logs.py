@@ -1,6 +1,6 @@
-"""Real logs of real servers, replayed and counted by brute force beside it.
+"""Logs of real servers, replayed and also counted by brute force.
 
-The traces are not part of this repository; where they are not at hand these tests skip, visibly.
+The traces are not part of this repository; where they are absent, these tests are reported as skipped.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def netnea() -> list[Line]:
     for line in text_of("netnea-2015-09-access.log.gz").splitlines():
         match = re.match(r'(\S+) .*?\[([^\]]+)\] "([^"]*)"', line)
         assert match
-        words = match[3].split(" ")
-        lines.append((micros(datetime.fromisoformat(match[2])), match[1], words[1] if len(words) > 1 else ""))
+        parts = match[3].split(" ")
+        lines.append((micros(datetime.fromisoformat(match[2])), match[1], parts[1] if len(parts) > 1 else ""))
     return lines
 
 
@@ -72,7 +72,7 @@ LOGS: dict[str, Callable[[], list[Line]]] = {
 
 
 def count_log(lines: Iterable[Line], limit: int, period_us: int) -> dict[str, int]:
-    """Refusals of each client under a sliding log, by keeping every admitted moment."""
+    """Count the refusals of each client under a sliding log that stores the time of every admitted request."""
     admitted: dict[str, deque[int]] = defaultdict(deque)
     refused: dict[str, int] = defaultdict(int)
     for time_us, client, _ in lines:
@@ -87,7 +87,7 @@ def count_log(lines: Iterable[Line], limit: int, period_us: int) -> dict[str, in
 
 
 def count_fixed(lines: Iterable[Line], limit: int, period_us: int) -> dict[str, int]:
-    """Refusals of each client under a fixed window."""
+    """Count the refusals of each client under a fixed window."""
     counts: dict[tuple[str, int], int] = defaultdict(int)
     refused: dict[str, int] = defaultdict(int)
     for time_us, client, _ in lines:
@@ -102,9 +102,9 @@ def count_fixed(lines: Iterable[Line], limit: int, period_us: int) -> dict[str, 
 def replayed(name: str, policy: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     file = tmp_path / "policy.yaml"
     file.write_text(json.dumps(policy))
-    told = run_headgate("replay", str(DATA / name), "--policy", str(file), "--json", "--top", "1000")
-    assert told.returncode == 0, told.stderr
-    result: dict[str, Any] = json.loads(told.stdout)
+    completed = run_headgate("replay", str(DATA / name), "--policy", str(file), "--json", "--top", "1000")
+    assert completed.returncode == 0, completed.stderr
+    result: dict[str, Any] = json.loads(completed.stdout)
     return result
 
 
@@ -117,10 +117,10 @@ def test_a_replay_refuses_what_brute_force_refuses(name: str, tmp_path: Path) ->
         ("20/minute fixed", count_fixed(lines, 20, 60_000_000)),
         ("100/day log", count_log(lines, 100, 86_400_000_000)),
     ):
-        told = replayed(name, {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": text}]}, tmp_path)
-        assert told["requests"] == len(lines)
-        assert told["denied"] == sum(refused.values())
-        rule = told["rules"][0]
+        report = replayed(name, {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": text}]}, tmp_path)
+        assert report["requests"] == len(lines)
+        assert report["denied"] == sum(refused.values())
+        rule = report["rules"][0]
         assert rule["keys"] == len({client for _, client, _ in lines})
         assert {entry["key"]: entry["denied"] for entry in rule["top"]} == refused
 
@@ -132,9 +132,9 @@ def test_rules_by_path_count_the_requests_that_brute_force_counts(tmp_path: Path
         {"name": "cms", "match": {"path": "/cms/**"}, "by": [], "limits": "1000000/day"},
         {"name": "rest", "by": [], "limits": "1000000/day", "default": True},
     ]
-    told = replayed("netnea-2015-09-access.log.gz", {"version": 1, "rules": rules}, tmp_path)
+    report = replayed("netnea-2015-09-access.log.gz", {"version": 1, "rules": rules}, tmp_path)
     cms = sum(f"{path.partition('?')[0]}/".startswith("/cms/") for _, _, path in lines)
-    assert [rule["matched"] for rule in told["rules"]] == [cms, len(lines) - cms]
+    assert [rule["matched"] for rule in report["rules"]] == [cms, len(lines) - cms]
 
 
 @needs_data
@@ -153,16 +153,16 @@ def test_the_tokens_of_a_trace_are_its_cost(tmp_path: Path) -> None:
     rules = [{"name": "tokens", "by": [], "limits": "300000/minute fixed"}]
     file.write_text(json.dumps({"version": 1, "rules": rules}))
     field = "cost=ContextTokens+GeneratedTokens"
-    told = json.loads(
+    report = json.loads(
         run_headgate("replay", str(DATA / name), "--policy", str(file), "--json", "--field", field).stdout
     )
-    assert (told["requests"], told["cost_allowed"] + told["cost_denied"]) == (19_366, sum(costs))
-    assert told["cost_allowed"] == passed
-    assert told["cost_denied"] > 0
+    assert (report["requests"], report["cost_allowed"] + report["cost_denied"]) == (19_366, sum(costs))
+    assert report["cost_allowed"] == passed
+    assert report["cost_denied"] > 0
 
 
 @needs_data
-def test_what_is_known_of_the_traces_is_found(tmp_path: Path) -> None:
+def test_a_replay_reports_the_known_facts_of_the_traces(tmp_path: Path) -> None:
     policy = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "1000000/day"}]}
     facts = {name: replayed(name, policy, tmp_path) for name in LOGS}
     assert [facts[name]["requests"] for name in LOGS] == [10_000, 9_999, 9_999]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hold_askers import Holder, hold_steps
+from holders import Holder, hold_steps
 from redis.crc import key_slot
 from redis_askers import COLOURS
 from redis_servers import Cluster, Sentinels, Server

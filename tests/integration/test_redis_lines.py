@@ -28,7 +28,7 @@ from headgate.stores.redis.store import RedisStore
 from until import in_thread, until, until_async
 
 pytestmark = pytest.mark.integration
-ASKER = str(Path(__file__).with_name("line_asker.py"))
+CALLERS = str(Path(__file__).with_name("line_callers.py"))
 LONG_S = 60
 NEVER_US = 3_600 * 1_000_000
 _prefixes = count()
@@ -164,7 +164,7 @@ def test_callers_of_several_hosts_pass_in_the_order_of_their_arrival_at_the_serv
     limiter.commit(held.id) if "bucket" in limits else None
     processes = [
         subprocess.Popen(
-            [sys.executable, ASKER, url, limits, colour, str(offset), str(speed), str(number), "15", str(times)],
+            [sys.executable, CALLERS, url, limits, colour, str(offset), str(speed), str(number), "15", str(times)],
             stdout=subprocess.PIPE,
             text=True,
         )

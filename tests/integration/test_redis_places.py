@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hold_askers import Holder
+from holders import Holder
 from redis_servers import Server
 
 from headgate.stores.memory import MemoryStore

@@ -17,7 +17,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis_servers import Cluster, Sentinels, Server, nodes_in_the_eyes_of, single
+from redis_servers import Cluster, Sentinels, Server, nodes_seen_by, single
 from tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.integration
@@ -214,7 +214,7 @@ def test_a_slot_moves_with_its_keys_and_is_seen_half_migrated(nodes: Cluster) ->
 
 
 def _slots_of(owner: Server, eye: Server) -> set[int]:
-    ranges = next(node.slots for node in nodes_in_the_eyes_of(eye) if node.port == owner.port)
+    ranges = next(node.slots for node in nodes_seen_by(eye) if node.port == owner.port)
     return {slot for first, last in ranges for slot in range(first, last + 1)}
 
 

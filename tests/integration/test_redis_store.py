@@ -249,7 +249,7 @@ def test_script_flush_inside_a_burst_loses_and_repeats_nothing(server: Server, c
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_decisions_continue_after_a_restart_with_the_states_that_the_server_kept(colour: str) -> None:
+def test_decisions_continue_after_a_restart_with_the_states_that_the_server_stored(colour: str) -> None:
     with (
         single("appendonly yes", "appendfsync always") as server,
         Asker(colour, "5/week; 7/week log", raw(server.url)) as asker,

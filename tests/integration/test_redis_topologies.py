@@ -163,7 +163,7 @@ def _fail_over(
         "by the new primary": after,
         "used on the new primary": used,
         "failed": sum(answer.error is not None for answer in answers),
-        "told by": dict(Counter(answer.decided_by for answer in answers)),
+        "decided by": dict(Counter(answer.decided_by for answer in answers)),
         "longest, ms": round(1000 * longest_s(answers)),
         "new primary after": round(took_s, 1),
         "decisions again after": round(back - away_since, 1),
@@ -199,7 +199,7 @@ def _back(server: Server, how: str, settled: Callable[[], None]) -> Iterator[Non
 
 def _check(counts: dict[str, Any]) -> None:
     assert counts["failed"] == 0, "a request failed"
-    assert set(counts["told by"]) <= {"store", "closed"}
+    assert set(counts["decided by"]) <= {"store", "closed"}
     assert counts["longest, ms"] < 1000 * (DEADLINE_S + SLACK_S)
     assert counts["used on the new primary"] == counts["limit"]
     assert counts["by the new primary"] <= counts["limit"] - counts["replicated by then"]
@@ -416,8 +416,8 @@ class _Pair:
         self._bound: Any = (self.store.bind if self.loop is None else self.store.bind_async)(definitions)
 
     def decide(self, cost: int = 1) -> Decision:
-        asked: Any = self._bound.decide(Operation((self.key,), (cost,)))
-        return asked if self.loop is None else self.loop.run(asked)  # type: ignore[no-any-return]
+        result: Any = self._bound.decide(Operation((self.key,), (cost,)))
+        return result if self.loop is None else self.loop.run(result)  # type: ignore[no-any-return]
 
     def left(self) -> list[int | None]:
         return [limit.remaining for limit in self.decide(0).limits]
@@ -625,7 +625,7 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     keys = [(f"user {number}", "everybody") for number in range(users)]
     places = {nodes.owner_of(key_slot(name)) for pair in keys for name in commands.names(pair)}
     assert len(places) == 3, "all is on one server"
-    asks = [pair for _ in range(each) for pair in keys]
+    pairs = [pair for _ in range(each) for pair in keys]
     loop = Loop() if colour == "async" else None
     bound: Any = store.bind(definitions) if loop is None else store.bind_async(definitions)
 
@@ -635,15 +635,15 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
 
     if loop is None:
         with ThreadPoolExecutor(8) as threads:
-            answers = list(threads.map(decide, asks))
+            answers = list(threads.map(decide, pairs))
     else:
 
         async def all_at_once() -> list[Decision]:
-            return list(await asyncio.gather(*(bound.decide(Operation(pair, (1, 1))) for pair in asks)))
+            return list(await asyncio.gather(*(bound.decide(Operation(pair, (1, 1))) for pair in pairs)))
 
         answers = loop.run(all_at_once())
     passed: Counter[str] = Counter()
-    for (user, _), decision in zip(asks, answers, strict=True):
+    for (user, _), decision in zip(pairs, answers, strict=True):
         passed[user] += decision.allowed
     at_once = passed.total()
     left = {user: decide((user, everybody), 0) for user, everybody in keys}
@@ -656,7 +656,12 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     else:
         loop.run(store.aclose())
         loop.close()
-    figures = {"colour": colour, "asked at once": len(asks), "admitted at once": at_once, "in the end": passed.total()}
+    figures = {
+        "colour": colour,
+        "requested at once": len(pairs),
+        "admitted at once": at_once,
+        "in the end": passed.total(),
+    }
     print({"limits": kind, "charged first": first, "limit of each": own_limit, "limit of all": limit, **figures})
     assert all(count <= own_limit for count in passed.values())
     assert at_once <= limit and passed.total() == limit

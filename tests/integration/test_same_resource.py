@@ -1,7 +1,6 @@
 """No server and no gateway lets an application see another resource than the one that the policy has matched.
 
-Which resource a request came to is told
-by the application's own framework.
+The application's own framework reports which resource a request reached.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gateways import running_caddy, running_envoy, running_haproxy, running_nginx
-from raw_requests import answers, ask
+from raw_requests import is_listening, request
 from running import running_service
 from seen_apps import POLICY
 from served import running
@@ -107,21 +106,21 @@ def assert_the_same_is_seen(port: int) -> None:
     reached = set()
     for target in dict.fromkeys(TARGETS):
         for all_refused in (False, True):
-            status, seen = ask(port, target, ALL if all_refused else ())
+            status, seen = request(port, target, ALL if all_refused else ())
             reached.add(status)
             allowed = ("health",) if all_refused else ("health", "other")
             if status == 200 and seen not in allowed and target not in ALIKE:
                 wrong.append((target, seen, "all refused" if all_refused else ""))
     assert not wrong
     assert {200, 429} <= reached
-    assert ask(port, b"/health", ALL) == (200, "health")
-    assert ask(port, b"/other") == (200, "other")
-    assert ask(port, b"/api/login")[0] == 429
+    assert request(port, b"/health", ALL) == (200, "health")
+    assert request(port, b"/other") == (200, "other")
+    assert request(port, b"/api/login")[0] == 429
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_server_shows_its_application_no_other_resource_than_was_matched(server: str) -> None:
-    with running(SERVERS[server], answers, folder=HERE) as port:
+    with running(SERVERS[server], is_listening, folder=HERE) as port:
         assert_the_same_is_seen(port)
 
 
@@ -142,9 +141,9 @@ def envoy(home: Path, service: str, upstream: str) -> AbstractContextManager[int
 
 @pytest.mark.parametrize("gateway", [running_nginx, running_caddy, running_haproxy, envoy])
 @pytest.mark.parametrize("server", BEHIND)
-def test_a_gateway_as_shown_passes_on_no_other_resource_than_it_asked_about(
+def test_a_gateway_as_shown_passes_on_no_other_resource_than_it_checked(
     server: str, gateway: Callable[[Path, str, str], AbstractContextManager[int]], service: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        port = stack.enter_context(running(SERVERS[server], answers, folder=HERE, environment={"BARE": "1"}))
+        port = stack.enter_context(running(SERVERS[server], is_listening, folder=HERE, environment={"BARE": "1"}))
         assert_the_same_is_seen(stack.enter_context(gateway(tmp_path, service, f"127.0.0.1:{port}")))

@@ -70,7 +70,7 @@ def test_200_with_ratelimit_headers_then_429_with_a_true_retry_after(service: Ru
     assert problem["violated-policies"] == ["login"]
 
 
-def test_the_moment_that_retry_after_tells_lets_in(service: RunningService, tmp_path: Path) -> None:
+def test_a_request_after_the_time_in_retry_after_passes(service: RunningService, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("version: 1\nrules:\n  - {name: all, by: [ip], limits: 2/second bucket}\n")
     with running_service(policy) as quick:
@@ -101,7 +101,7 @@ def test_nothing_in_the_query_of_the_question_counts(service: RunningService) ->
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
 
 
-def test_a_ruleset_is_asked_by_its_name(service: RunningService) -> None:
+def test_a_ruleset_is_chosen_by_its_name(service: RunningService) -> None:
     headers = {"X-Forwarded-Uri": "/other", "X-Forwarded-For": "198.51.100.4"}
     assert "ratelimit" not in service.client.get("/check/login-only", headers=headers).headers
     unknown = service.client.get("/check/nope", headers=headers)
@@ -201,7 +201,7 @@ def test_a_wrong_path_or_method_gets_a_problem(service: RunningService) -> None:
      b"\x16\x03\x01"],
     ids=["no request", "bad header", "long target", "a TLS hello"],
 )  # fmt: skip
-def test_what_is_no_http_harms_nobody(service: RunningService, text: bytes) -> None:
+def test_bytes_that_are_not_http_harm_no_client(service: RunningService, text: bytes) -> None:
     address = httpx.URL(service.url)
     with socket.create_connection((address.host, address.port or 80), timeout=5) as connection:
         connection.sendall(text)
@@ -210,7 +210,7 @@ def test_what_is_no_http_harms_nobody(service: RunningService, text: bytes) -> N
     assert service.client.get("/healthz").status_code == 200
 
 
-def test_odd_headers_are_judged_or_refused_and_never_an_error(service: RunningService) -> None:
+def test_unusual_headers_are_judged_or_refused_and_never_an_error(service: RunningService) -> None:
     for value in ("\xff\xfe", "a" * 8000, "{x}|%", "::1, garbage"):
         for name in ("X-API-Key", "X-Forwarded-For", "X-Forwarded-Uri", "X-Forwarded-Host"):
             answer = service.client.get("/check/default", headers={name.encode(): value.encode("latin-1")})
@@ -218,7 +218,9 @@ def test_odd_headers_are_judged_or_refused_and_never_an_error(service: RunningSe
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"])
-def test_what_the_gateway_says_twice_with_different_values_is_refused(service: RunningService, name: str) -> None:
+def test_a_field_that_the_gateway_sends_twice_with_different_values_is_refused(
+    service: RunningService, name: str
+) -> None:
     for second in (name, name.replace("-F", "_F")):
         for value, status in ((b"/own", 200), (b"", 200), (b"/other", 400), (b"/own\xa0", 400)):
             headers = [(name.encode(), b"/own"), (second.encode(), value)]
@@ -226,7 +228,7 @@ def test_what_the_gateway_says_twice_with_different_values_is_refused(service: R
 
 
 @pytest.mark.parametrize("empty", ["X-Forwarded-", "X_Forwarded_"])
-def test_a_line_that_says_nothing_hides_nothing_that_the_gateway_says(service: RunningService, empty: str) -> None:
+def test_an_empty_line_hides_no_other_line_of_the_gateway(service: RunningService, empty: str) -> None:
     client = "198.51.100.77" if "_" in empty else "198.51.100.78"
     gateways = {"X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/api/login", "X-Forwarded-For": client}
     clients = {"X-Original-Method": "GET", "X-Original-URI": "/health", f"{empty}Uri": "", f"{empty}Method": ""}
@@ -235,7 +237,7 @@ def test_a_line_that_says_nothing_hides_nothing_that_the_gateway_says(service: R
     assert answers == [200, 200, 200, 429]
 
 
-def test_exactly_the_limit_passes_when_more_ask_at_once(service: RunningService) -> None:
+def test_exactly_the_limit_passes_when_more_is_requested_at_once(service: RunningService) -> None:
     def ask(_: int) -> int:
         return service.check("/burst", client="198.51.100.8").status_code
 
@@ -274,7 +276,7 @@ def test_metrics_count_decisions_by_rule_and_result_and_never_a_key(service: Run
         assert secret not in text
 
 
-def test_the_page_tells_what_runs_and_how_to_ask(service: RunningService) -> None:
+def test_the_page_shows_what_runs_and_how_to_send_checks(service: RunningService) -> None:
     answer = service.client.get("/")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     for words in (
@@ -301,7 +303,7 @@ def write(policy: Path, limits: str) -> None:
     )
 
 
-def test_a_changed_policy_is_taken_up_at_once_and_keeps_what_was_used(tmp_path: Path) -> None:
+def test_a_changed_policy_is_applied_at_once_and_keeps_what_was_used(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     write(policy, "10/hour bucket")
     with running_service(policy) as service:
@@ -460,7 +462,7 @@ def test_sigterm_finishes_what_has_begun_and_ends_well(tmp_path: Path) -> None:
         assert service.process.wait(10) == 0
 
 
-def test_draining_tells_balancers_before_the_port_closes(tmp_path: Path) -> None:
+def test_draining_is_visible_to_balancers_before_the_port_closes(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     write(policy, "10000/hour bucket")
     with running_service(policy, "--drain", "2") as service:
@@ -473,7 +475,7 @@ def test_draining_tells_balancers_before_the_port_closes(tmp_path: Path) -> None
         assert service.process.wait(10) == 0
 
 
-def test_what_cannot_be_served_is_told_in_a_message(tmp_path: Path) -> None:
+def test_a_service_that_cannot_start_prints_the_reason(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     write(policy, "5/fortnight")
     broken = run_headgate("serve", str(policy), "--port", "0")
@@ -552,7 +554,7 @@ def test_an_address_of_one_interface_can_be_listened_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "two workers"])
-def test_a_service_that_is_told_to_reload_while_it_starts_starts(workers: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_service_that_gets_a_reload_signal_while_it_starts_starts(workers: tuple[str, ...], tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     os.mkfifo(policy)
     command = headgate_command("serve", str(policy), "--port", "0", *workers)

@@ -42,10 +42,10 @@ def test_two_services_are_one_limiter(policy: Path, server: Server) -> None:
         assert 600 < int(refused.headers["Retry-After"]) <= 7200
         assert "X-RateLimit-Degraded" not in refused.headers
     with running_service(policy, *store) as later:
-        assert later.check("/login").status_code == 429  # a restart hands out nothing
+        assert later.check("/login").status_code == 429  # a restart frees nothing
 
 
-def test_a_list_is_asked_for_together_and_one_key_is_decided_in_its_order(policy: Path, server: Server) -> None:
+def test_a_list_is_sent_to_redis_together_and_one_key_is_decided_in_order(policy: Path, server: Server) -> None:
     server.cli("FLUSHALL")
     with running_service(policy, "--store", f"{server.url}?timeout=5s") as service:
         several = [{"request": {"path": "/search", "client_ip": "198.51.100.1"}, "cost": cost} for cost in (3, 6, 5, 1)]
@@ -53,15 +53,15 @@ def test_a_list_is_asked_for_together_and_one_key_is_decided_in_its_order(policy
         service.client.post("/v1/check", json={"requests": several[:1]})  # connects, and loads the scripts
         server.cli("FLUSHALL")
         before = packets(server)
-        answer = service.client.post("/v1/check", json={"requests": [*several, *others]}).json()
-        decisions = answer["decisions"]
+        response = service.client.post("/v1/check", json={"requests": [*several, *others]}).json()
+        decisions = response["decisions"]
         assert [decision["allowed"] for decision in decisions[:4]] == [True, False, True, False]
         assert [decision["remaining"] for decision in decisions[4:]] == [7] * 200
         assert packets(server) - before < 20  # in a few packets, and not in 204
 
 
 def packets(server: Server) -> int:
-    """How often the server has read from its clients."""
+    """Return how often the server has read from its clients."""
     return int(server.cli("INFO", "stats")["total_reads_processed"])
 
 
@@ -70,10 +70,10 @@ def test_a_list_in_an_outage_is_answered_as_each_rule_says(policy: Path) -> None
         server.kill()
         paths = ["/login", "/cart", "/search"] * 50
         decisions = service.client.post("/v1/check", json={"requests": [{"path": path} for path in paths]}).json()
-        told = [(decision["allowed"], decision["degraded"]) for decision in decisions["decisions"]]
-        assert set(told[0::3]) == {(False, "closed")}
-        assert set(told[1::3]) == {(True, "open")}
-        assert told[2::3] == [(True, "local")] * 8 + [(False, "local")] * 42
+        results = [(decision["allowed"], decision["degraded"]) for decision in decisions["decisions"]]
+        assert set(results[0::3]) == {(False, "closed")}
+        assert set(results[1::3]) == {(True, "open")}
+        assert results[2::3] == [(True, "local")] * 8 + [(False, "local")] * 42
 
 
 def test_several_workers_share_a_redis(policy: Path, server: Server) -> None:
@@ -82,7 +82,7 @@ def test_several_workers_share_a_redis(policy: Path, server: Server) -> None:
         assert statuses([service], "/search", 20) == {200: 8, 429: 12}
 
 
-def test_an_outage_is_answered_as_each_rule_says_and_passes_by_itself(policy: Path) -> None:
+def test_an_outage_is_answered_as_each_rule_says_and_ends_by_itself(policy: Path) -> None:
     with single() as server, running_service(policy, "--store", f"{server.url}?timeout=2s") as service:
         first = service.check("/search")
         assert first.headers["RateLimit"] and "X-RateLimit-Degraded" not in first.headers
@@ -92,8 +92,8 @@ def test_an_outage_is_answered_as_each_rule_says_and_passes_by_itself(policy: Pa
         assert closed.status_code == 503 and closed.headers["X-RateLimit-Degraded"] == "closed"
         assert int(closed.headers["Retry-After"]) >= 1
         opened = [service.check("/cart") for _ in range(120)]
-        assert {answer.status_code for answer in opened} == {200}
-        assert {answer.headers["X-RateLimit-Degraded"] for answer in opened} == {"open"}
+        assert {response.status_code for response in opened} == {200}
+        assert {response.headers["X-RateLimit-Degraded"] for response in opened} == {"open"}
         assert statuses([service], "/search", 12) == {200: 8, 429: 4}
         assert service.client.get("/readyz").status_code == 503
         assert re.search(
@@ -110,6 +110,6 @@ def test_an_outage_is_answered_as_each_rule_says_and_passes_by_itself(policy: Pa
 
 def test_a_policy_of_the_wrong_shape_is_refused_at_load(policy: Path) -> None:
     policy.write_text(POLICY + "  - {name: jobs, by: [], limits: 5/second queue 9}\n")
-    told = run_headgate("serve", str(policy), "--store", "redis+cluster://127.0.0.1:1")
-    assert told.returncode != 0
-    assert "rule jobs is a queue and may meet rule" in told.stderr and "Traceback" not in told.stderr
+    completed = run_headgate("serve", str(policy), "--store", "redis+cluster://127.0.0.1:1")
+    assert completed.returncode != 0
+    assert "rule jobs is a queue and may meet rule" in completed.stderr and "Traceback" not in completed.stderr

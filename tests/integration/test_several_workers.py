@@ -110,9 +110,7 @@ def load(port: int) -> tuple[Counter[int], set[str]]:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_all_workers_together_pass_exactly_the_limit_and_a_restart_hands_out_nothing(
-    server: str, tmp_path: Path
-) -> None:
+def test_all_workers_together_pass_exactly_the_limit_and_a_restart_frees_nothing(server: str, tmp_path: Path) -> None:
     zone = tmp_path / "zone"
     with running(server, zone) as port:
         statuses, workers = load(port)

@@ -1,4 +1,4 @@
-"""Whatever a process is at when it is killed: the zone is whole, and its decision charged or not."""
+"""At whatever instruction a process is killed: the zone is whole, and its decision charged or not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from killing import scenarios
-from killing_holds import scenarios as scenarios_of_holds
-from programs import LONG, told
+from hold_killer import scenarios as scenarios_of_holds
+from killer import scenarios
+from programs import LONG, results_of
 from traced import KNOWS_REGISTERS
 
 from subjects import KINDS
@@ -19,14 +19,14 @@ pytestmark = [
 ]
 
 DEATHS = "" if LONG else "30" if KNOWS_REGISTERS else "4"
-"""How many processes are killed in a scenario: all, at each of its changes, or so many."""
+"""How many processes are killed in a scenario; "" for one at each of its changes."""
 
 
 def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
     names = [scenario.name for scenario in scenarios()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing.py", DEATHS, name, within_s=7200), names))
-    results = [result for [result] in told_of_each]
+        results_of_each = list(pool.map(lambda name: results_of("killer.py", DEATHS, name, within_s=7200), names))
+    results = [result for [result] in results_of_each]
     assert len(results) >= 20
     for result in results:
         assert result["before"] and result["after"], result
@@ -39,11 +39,11 @@ def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and
     names = [scenario.name for scenario in scenarios_of_holds()]
     assert len(names) >= 28
     chosen = names if LONG else [name for name in names if "shards" not in name][::3]
-    # Survivors go on in a zone that is full.
+    # Survivors continue in a zone that is full.
     chosen = list(dict.fromkeys([*chosen, "a full store forgets", "holds in the way"]))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing_holds.py", DEATHS, name, within_s=7200), chosen))
-    results = [result for [result] in told_of_each]
+        results_of_each = list(pool.map(lambda name: results_of("hold_killer.py", DEATHS, name, within_s=7200), chosen))
+    results = [result for [result] in results_of_each]
     for result in results:
         assert result["before"] and result["after"], result
     assert sum(result["deaths"] for result in results) >= 4 * len(results)
@@ -52,10 +52,10 @@ def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and
 
 
 def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:
-    [result] = told("killing.py", "limits", within_s=600)
+    [result] = results_of("killer.py", "limits", within_s=600)
     assert result["deaths"] > 200 and result["before"] and result["after"], result
 
 
-def test_a_process_that_runs_from_write_to_write_is_seen_at_every_change() -> None:
-    [result] = told("killing.py", "steps")
+def test_a_process_that_runs_from_write_to_write_stops_at_every_change() -> None:
+    [result] = results_of("killer.py", "steps")
     assert result["by_writes"] == result["by_instructions"] > 10

@@ -1,4 +1,4 @@
-"""Callers whose event loop was closed while they waited block nobody, whether or not they are ever collected."""
+"""Callers whose event loop was closed while they waited block no other caller, whether or not they are collected."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ print("passed")
 
 
 @pytest.mark.parametrize("script", [ABANDONED, LEFT_IN_LINE], ids=["collected", "left in line"])
-def test_callers_whose_event_loop_was_closed_block_nobody(script: str) -> None:
+def test_callers_whose_event_loop_was_closed_block_no_other_caller(script: str) -> None:
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.stdout == "passed\n", ended.stderr

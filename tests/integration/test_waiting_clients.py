@@ -1,4 +1,4 @@
-"""Requests that wait for rules, under real servers: clients that vanish leave the line, and no body is lost."""
+"""Requests that wait for rules, on real servers: clients that disconnect leave the line, and no body is lost."""
 
 from __future__ import annotations
 
@@ -33,61 +33,61 @@ def waiting(client: httpx.Client) -> int:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_client_that_vanishes_while_it_waits_frees_its_place_in_line(server: str) -> None:
+def test_a_client_that_disconnects_while_it_waits_leaves_the_line(server: str) -> None:
     with served(SERVERS[server], HERE) as client, ThreadPoolExecutor() as threads:
         held = client.get("/hold", params={"user": "ann"}).text
-        gone = [connected(client.base_url, "GET /slow HTTP/1.1\nHost: a\nX-User: ann\n\n") for _ in range(3)]
+        abandoned = [connected(client.base_url, "GET /slow HTTP/1.1\nHost: a\nX-User: ann\n\n") for _ in range(3)]
         until(lambda: waiting(client) == 3)
-        stays = threads.submit(client.get, "/slow", headers={"X-User": "ann"})
+        waiting_request = threads.submit(client.get, "/slow", headers={"X-User": "ann"})
         until(lambda: waiting(client) == 4)
-        for line in gone:
-            line.close()
+        for connection in abandoned:
+            connection.close()
         until(lambda: waiting(client) == 1)
-        assert client.get("/slow", headers={"X-User": "bob"}).status_code == 200  # others are not held up
+        assert client.get("/slow", headers={"X-User": "bob"}).status_code == 200  # other users do not wait
         assert client.get("/free", params={"id": held}).text == "settled"
-        assert stays.result(20).status_code == 200
+        assert waiting_request.result(20).status_code == 200
         assert client.get("/slow", headers={"X-User": "ann"}).status_code == 200
 
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("size", [0, 10, 1_000_000])
-def test_a_body_that_comes_while_its_request_waits_is_not_lost(server: str, size: int) -> None:
+def test_a_body_that_arrives_while_its_request_waits_is_not_lost(server: str, size: int) -> None:
     with served(SERVERS[server], HERE) as client:
         held = client.get("/hold", params={"user": "ann"}).text
         head = f"POST /slow HTTP/1.1\nHost: a\nX-User: ann\nContent-Length: {size}\nConnection: close\n\n"
-        line = connected(client.base_url, head)
+        connection = connected(client.base_url, head)
         until(lambda: waiting(client) == 1)
         with ThreadPoolExecutor() as threads:
-            sent = threads.submit(line.sendall, b"x" * size)
+            sent = threads.submit(connection.sendall, b"x" * size)
             time.sleep(0.1)
             assert client.get("/free", params={"id": held}).text == "settled"
             sent.result(20)
-        came = b""
-        while part := line.recv(65536):
-            came += part
-        line.close()
-        assert came.startswith(b"HTTP/1.1 200") and came.endswith(b"\r\n\r\n" + str(size).encode())
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        connection.close()
+        assert received.startswith(b"HTTP/1.1 200") and received.endswith(b"\r\n\r\n" + str(size).encode())
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_requests_that_are_sent_at_once_on_one_connection_wait_one_after_another(server: str) -> None:
     with served(SERVERS[server], HERE) as client:
-        asked = "GET /rate HTTP/1.1\nHost: a\nX-User: ann\n\n" * 8
+        requests = "GET /rate HTTP/1.1\nHost: a\nX-User: ann\n\n" * 8
         last = "GET /rate HTTP/1.1\nHost: a\nX-User: ann\nConnection: close\n\n"
-        line = connected(client.base_url, asked + last)
-        came = b""
-        while part := line.recv(65536):
-            came += part
-        line.close()
-        assert came.count(b"HTTP/1.1 200") == 9
+        connection = connected(client.base_url, requests + last)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        connection.close()
+        assert received.count(b"HTTP/1.1 200") == 9
 
 
 def test_requests_wait_in_the_threads_of_a_wsgi_server() -> None:
     with served(THREADS, HERE) as client, ThreadPoolExecutor(8) as threads:
-        answers = [threads.submit(client.get, "/slow", headers={"X-User": "ann"}) for _ in range(5)]
-        assert [answer.result(30).status_code for answer in answers] == [200] * 5
-        answers = [threads.submit(client.get, "/rate", headers={"X-User": "ann"}) for _ in range(8)]
-        assert [answer.result(30).status_code for answer in answers] == [200] * 8
+        pending = [threads.submit(client.get, "/slow", headers={"X-User": "ann"}) for _ in range(5)]
+        assert [request.result(30).status_code for request in pending] == [200] * 5
+        pending = [threads.submit(client.get, "/rate", headers={"X-User": "ann"}) for _ in range(8)]
+        assert [request.result(30).status_code for request in pending] == [200] * 8
 
 
 POLICY = {
@@ -100,19 +100,21 @@ POLICY = {
 }
 
 
-def asked(path: str, client: str = "203.0.113.9", **more: object) -> dict[str, object]:
+def check_body(path: str, client: str = "203.0.113.9", **more: object) -> dict[str, object]:
     return {"request": {"path": path, "client_ip": client}, **more}
 
 
-def posted(path: str, body: object) -> str:
+def post_text(path: str, body: object) -> str:
     text = json.dumps(body)
     return f"POST {path} HTTP/1.1\nHost: a\nContent-Length: {len(text)}\n\n{text}"
 
 
 def waiting_in(service: RunningService) -> int:
-    told = service.client.get("/metrics").text
+    metrics = service.client.get("/metrics").text
     return int(
-        float(next(line for line in told.splitlines() if line.startswith("headgate_waiting_requests")).split()[1])
+        float(
+            next(metric for metric in metrics.splitlines() if metric.startswith("headgate_waiting_requests")).split()[1]
+        )
     )
 
 
@@ -124,48 +126,48 @@ def service(front: str, tmp_path: Path) -> object:
         yield service
 
 
-def test_a_check_waits_and_other_requests_go_on(service: RunningService) -> None:
+def test_a_check_waits_and_other_requests_continue(service: RunningService) -> None:
     with ThreadPoolExecutor(16) as threads:
-        checks = [threads.submit(service.client.post, "/v1/check", json=asked("/rate")) for _ in range(10)]
-        assert service.client.post("/v1/check", json=asked("/rate", "203.0.113.10")).json()["allowed"]
+        checks = [threads.submit(service.client.post, "/v1/check", json=check_body("/rate")) for _ in range(10)]
+        assert service.client.post("/v1/check", json=check_body("/rate", "203.0.113.10")).json()["allowed"]
         assert all(check.result(30).json()["allowed"] for check in checks)
-    assert [service.check("/rate").status_code for _ in range(6)] == [200] * 6  # a gateway's question waits, too
-    several = service.client.post("/v1/check", json={"requests": [asked("/rate") for _ in range(8)]})
-    assert not all(each["allowed"] for each in several.json()["decisions"])  # several never wait
+    assert [service.check("/rate").status_code for _ in range(6)] == [200] * 6  # a check of a gateway waits, too
+    several = service.client.post("/v1/check", json={"requests": [check_body("/rate") for _ in range(8)]})
+    assert not all(each["allowed"] for each in several.json()["decisions"])  # a batch of checks never waits
 
 
 @pytest.mark.parametrize("how", ["close", "half"])
-def test_a_client_of_the_service_that_goes_leaves_the_line(service: RunningService, how: str) -> None:
-    held = service.client.post("/v1/reserve", json=asked("/place", lease=600)).json()["id"]
-    lines = [connected(service.url, posted("/v1/reserve", asked("/place", lease=600))) for _ in range(3)]
+def test_a_client_of_the_service_that_disconnects_leaves_the_line(service: RunningService, how: str) -> None:
+    held = service.client.post("/v1/reserve", json=check_body("/place", lease=600)).json()["id"]
+    connections = [connected(service.url, post_text("/v1/reserve", check_body("/place", lease=600))) for _ in range(3)]
     until(lambda: waiting_in(service) == 3)
-    for line in lines[:2]:
-        line.close() if how == "close" else line.shutdown(socket.SHUT_WR)
+    for connection in connections[:2]:
+        connection.close() if how == "close" else connection.shutdown(socket.SHUT_WR)
     until(lambda: waiting_in(service) == 1)
     assert service.client.post("/v1/commit", json={"id": held}).status_code == 200
-    came = lines[2].recv(65536)
-    assert b'"allowed": true' in came
-    for line in lines:
-        line.close()
+    received = connections[2].recv(65536)
+    assert b'"allowed": true' in received
+    for connection in connections:
+        connection.close()
     assert waiting_in(service) == 0
 
 
 def test_a_gateway_that_gives_up_leaves_the_line(service: RunningService) -> None:
-    def told(path: str) -> str:
+    def forwarded(path: str) -> str:
         return f"GET /check/default HTTP/1.1\nHost: a\nX-Forwarded-Uri: {path}\nX-Forwarded-For: 203.0.113.9\n\n"
 
-    with connected(service.url, told("/never")) as line:
-        assert line.recv(12) == b"HTTP/1.1 200"
-    line = connected(service.url, told("/never"))
+    with connected(service.url, forwarded("/never")) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    connection = connected(service.url, forwarded("/never"))
     until(lambda: waiting_in(service) == 1)
-    line.close()
+    connection.close()
     until(lambda: waiting_in(service) == 0)
 
 
 def test_a_service_ends_while_requests_wait(service: RunningService) -> None:
-    service.client.post("/v1/reserve", json=asked("/place", lease=600))
-    line = connected(service.url, posted("/v1/reserve", asked("/place", lease=600)))
+    service.client.post("/v1/reserve", json=check_body("/place", lease=600))
+    connection = connected(service.url, post_text("/v1/reserve", check_body("/place", lease=600)))
     until(lambda: waiting_in(service) == 1)
     assert service.stop() == 0
-    assert b'"allowed": false' in line.recv(65536)  # it was answered before the end
-    line.close()
+    assert b'"allowed": false' in connection.recv(65536)  # the service answers before it ends
+    connection.close()

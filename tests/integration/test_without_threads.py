@@ -46,7 +46,7 @@ def test_without_a_thread_to_probe_requests_are_decided_here_and_the_store_is_fo
         store.close()
 
 
-def test_without_a_thread_that_listens_a_caller_waits_in_line_and_asks(
+def test_without_a_thread_that_listens_a_caller_waits_in_line_and_polls(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter = Limiter("10/second bucket", store=RedisStore(server.url), name="unheard")

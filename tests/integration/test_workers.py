@@ -1,4 +1,4 @@
-"""Several workers on one port: one set of limits, one set of figures, and nobody who asks is turned away."""
+"""Several workers on one port: one set of limits, one set of figures, and no client is turned away."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from fronts import TOLD
+from fronts import START_LINE_PARTS
 from prometheus_client.parser import text_string_to_metric_families
 from running import RunningService, headgate_command, run_headgate, running_service, service_of
 
@@ -39,7 +39,7 @@ ENOUGH = 24
 
 @pytest.fixture
 def zone() -> Iterator[str]:
-    """The URL of a zone that nobody else has."""
+    """The URL of a zone that nothing else uses."""
     file = Path("/dev/shm") / f"headgate-test-{uuid.uuid4().hex}"
     yield f"shared://{file}?size=4MiB"
     file.unlink(missing_ok=True)
@@ -59,21 +59,21 @@ def write(policy: Path, limits: str, head: str = "") -> None:
     new.replace(policy)
 
 
-def ask(service: RunningService, path: str = "/check/default") -> tuple[int, dict[str, str], str]:
-    """(status, headers, body) on a connection of its own."""
+def get(service: RunningService, path: str = "/check/default") -> tuple[int, dict[str, str], str]:
+    """Send GET on a new connection; return (status, headers, body)."""
     address = urlsplit(service.url)
     connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
     try:
         connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read().decode()
     finally:
         connection.close()
 
 
 def metrics(service: RunningService) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels; none is there twice."""
-    families = text_string_to_metric_families(ask(service, "/metrics")[2])
+    families = text_string_to_metric_families(get(service, "/metrics")[2])
     samples = [
         ((sample.name, *sorted(sample.labels.values())), sample.value) for one in families for sample in one.samples
     ]
@@ -82,7 +82,7 @@ def metrics(service: RunningService) -> dict[tuple[str, ...], float]:
 
 
 def allowed(service: RunningService) -> float:
-    """How many requests have passed."""
+    """Return how many requests have passed."""
     return metrics(service)["headgate_decisions_total", "all", "allowed"]
 
 
@@ -107,19 +107,19 @@ def is_stopped(pid: int) -> bool:
 def until(holds: Callable[[], object], within_s: float = 10) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < deadline, "it does not come to hold"
+        assert time.monotonic() < deadline, "the condition does not become true"
         time.sleep(0.01)
 
 
-def each_says(service: RunningService, text: str, after: int = 0) -> None:
-    """Wait until both workers have said something."""
+def wait_for_each(service: RunningService, text: str, after: int = 0) -> None:
+    """Wait until both workers have printed a text."""
     for number in (1, 2):
         service.wait_for(f"worker {number}: {re.escape(text)}", after, within_s=10)
 
 
 def quotas(service: RunningService) -> set[str]:
-    """The limits that all workers tell of."""
-    return {ask(service)[1]["ratelimit-policy"] for _ in range(ENOUGH)}
+    """Return the limits that all workers report."""
+    return {get(service)[1]["ratelimit-policy"] for _ in range(ENOUGH)}
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
@@ -129,13 +129,13 @@ def test_workers_start_announce_themselves_once_and_end_well(
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         workers = workers_of(service)
         assert len(workers) == 2
-        assert ask(service, "/healthz")[2] == "ok\n"
+        assert get(service, "/healthz")[2] == "ok\n"
         folder = figures_of(workers[0])
         assert service.stop(sig) == 0
         assert not any(map(is_running, workers))
         assert not folder.exists()
         assert service.lines == [
-            f"headgate: {policy} on {service.url}, native core, 2 workers{TOLD[front]}; ctrl-c ends it\n"
+            f"headgate: {policy} on {service.url}, native core, 2 workers{START_LINE_PARTS[front]}; ctrl-c ends it\n"
         ]
 
 
@@ -149,14 +149,16 @@ def figures_of(worker: int) -> Path:
 def test_one_worker_is_one_process(policy: Path, front: str) -> None:
     with running_service(policy, "--workers", "1") as service:
         assert workers_of(service) == []
-        assert service.lines == [f"headgate: {policy} on {service.url}, native core{TOLD[front]}; ctrl-c ends it\n"]
+        assert service.lines == [
+            f"headgate: {policy} on {service.url}, native core{START_LINE_PARTS[front]}; ctrl-c ends it\n"
+        ]
         assert ("headgate_workers",) not in metrics(service)
 
 
 def test_exactly_the_limit_passes_whichever_worker_answers(policy: Path, zone: str) -> None:
     write(policy, "100/hour")
     with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
-        statuses = Counter(pool.map(lambda _: ask(service)[0], range(400)))
+        statuses = Counter(pool.map(lambda _: get(service)[0], range(400)))
     assert statuses == {200: 100, 429: 300}
 
 
@@ -166,8 +168,8 @@ def post(service: RunningService, path: str, body: dict[str, object]) -> tuple[i
     connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
     finally:
         connection.close()
 
@@ -185,26 +187,28 @@ def test_places_in_flight_are_those_of_all_workers_and_any_of_them_settles(polic
         assert sum(bool(answer["allowed"]) for answer in answers) == 20
 
 
-def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path, zone: str) -> None:
+def test_a_restart_in_the_middle_of_a_window_frees_nothing(policy: Path, zone: str) -> None:
     write(policy, "100/hour")
     statuses: Counter[int] = Counter()
     for _ in range(3):
         with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
-            statuses.update(pool.map(lambda _: ask(service)[0], range(60)))
+            statuses.update(pool.map(lambda _: get(service)[0], range(60)))
     assert statuses == {200: 100, 429: 80}
 
 
-def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path, front: str) -> None:
+def test_without_a_store_the_service_uses_a_zone_and_names_it(policy: Path, front: str) -> None:
     namespace = f"t{uuid.uuid4().hex}"
     write(policy, "10/hour", f"namespace: {namespace}\n")
     url = default_zone_url(namespace)
     try:
         with running_service(policy, "--workers", "2") as service:
-            assert service.lines[0].endswith(f", native core, 2 workers, state in {url}{TOLD[front]}; ctrl-c ends it\n")
+            assert service.lines[0].endswith(
+                f", native core, 2 workers, state in {url}{START_LINE_PARTS[front]}; ctrl-c ends it\n"
+            )
             assert Path(urlsplit(url).path).exists()
             lines_before = len(service.lines)
             write(policy, "10/hour", f"namespace: {namespace}\nstore: memory://\n")
-            each_says(service, "the changed policy is refused, the old one stays", lines_before)
+            wait_for_each(service, "the changed policy is refused, the old one stays", lines_before)
             service.wait_for("store: cannot change while running", lines_before)
     finally:
         Path(urlsplit(url).path).unlink(missing_ok=True)
@@ -231,7 +235,7 @@ def test_workers_start_where_the_zone_takes_all_of_a_containers_shared_memory(po
         assert 'headgate_decisions_total{result="allowed"' in service.client.get("/metrics").text
 
 
-def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zone: str) -> None:
+def test_a_service_that_cannot_start_prints_one_reason_and_no_worker_starts(policy: Path, zone: str) -> None:
     def message(*arguments: str) -> str:
         result = run_headgate("serve", str(policy), "--workers", "2", *arguments)
         assert (result.returncode, result.stdout) == (1, "")
@@ -256,10 +260,10 @@ def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zon
         Path(urlsplit(small).path).unlink(missing_ok=True)
 
 
-def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: Path, zone: str) -> None:
+def test_metrics_count_every_request_whichever_worker_answered_or_died(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         for _ in range(ENOUGH):
-            ask(service)
+            get(service)
         assert {allowed(service) for _ in range(ENOUGH)} == {ENOUGH}
         for number in (1, 2):
             victim = workers_of(service)[0]
@@ -269,16 +273,16 @@ def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: P
             assert metrics(service)["headgate_worker_restarts_total",] == number
             assert allowed(service) == ENOUGH * number
             for _ in range(ENOUGH):
-                ask(service)
+                get(service)
             assert {allowed(service) for _ in range(ENOUGH)} == {ENOUGH * (number + 1)}
         figures = metrics(service)
         assert figures["headgate_decision_seconds_count",] == ENOUGH * 3
         assert figures["headgate_decision_seconds_bucket", "+Inf"] == ENOUGH * 3
         assert figures["headgate_store_keys",] == 1
-        assert "_created" not in ask(service, "/metrics")[2]
+        assert "_created" not in get(service, "/metrics")[2]
 
 
-def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path, zone: str) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_no_client_is_refused(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         workers = workers_of(service)
         for pid in workers:
@@ -292,7 +296,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path,
                 connection.sendall(b"GET /check/default HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 waiting.append(connection)
 
-        connect()  # nobody takes these up: they wait in the sockets of both workers
+        connect()  # these are not accepted: they wait in the sockets of both workers
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         connect()
@@ -324,7 +328,7 @@ def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zon
         with ThreadPoolExecutor(ENOUGH) as pool:
             os.kill(workers[1], sig)
             until(lambda: sig != signal.SIGSTOP or is_stopped(workers[1]))
-            statuses = [pool.submit(ask, service) for _ in range(ENOUGH)]
+            statuses = [pool.submit(get, service) for _ in range(ENOUGH)]
             service.wait_for(rf"worker 2 \(pid {workers[1]}\) has not moved for 3 s: it is replaced")
             again = service.wait_for(
                 rf"worker 2 \(pid {workers[1]}\) was killed by SIGKILL; started again as pid (\d+)"
@@ -336,7 +340,7 @@ def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zon
         assert len(service.lines) == 3
 
 
-def test_nobody_is_replaced_where_the_whole_service_stood_still(policy: Path, zone: str) -> None:
+def test_no_worker_is_replaced_where_the_whole_service_stood_still(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone, "--worker-timeout", "3") as service:
         workers = workers_of(service)
         everybody = (service.process.pid, *workers)
@@ -381,11 +385,11 @@ def test_a_changed_policy_reaches_all_workers(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         assert quotas(service) == {'"all";q=1000000;w=3600'}
         write(policy, "2000000/hour bucket")
-        each_says(service, "the changed policy is in force; its rules are all")
+        wait_for_each(service, "the changed policy is in force; its rules are all")
         assert quotas(service) == {'"all";q=2000000;w=3600'}
         lines_before = len(service.lines)
         policy.write_text("version: 1\nrules: [")
-        each_says(service, "the changed policy is refused, the old one stays:", lines_before)
+        wait_for_each(service, "the changed policy is refused, the old one stays:", lines_before)
         assert quotas(service) == {'"all";q=2000000;w=3600'}
         figures = metrics(service)
         assert figures["headgate_policy_reloads_total", "applied"] == 2
@@ -406,56 +410,56 @@ def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         lines_before = len(service.lines)
         write_rules(policy, 300, 600)
-        each_says(service, "the changed policy is refused, the old one stays:", lines_before)
+        wait_for_each(service, "the changed policy is refused, the old one stays:", lines_before)
         service.wait_for("cannot keep the 300 limits of this policy: a zone of this size knows up to 256", lines_before)
         assert quotas(service) == {'"r0";q=500;w=3600, "r1";q=500;w=3600'}
-        assert {ask(service, "/readyz")[::2] for _ in range(ENOUGH)} == {(200, "ready\n")}
+        assert {get(service, "/readyz")[::2] for _ in range(ENOUGH)} == {(200, "ready\n")}
         figures = metrics(service)
         assert figures["headgate_policy_reloads_total", "refused"] == 2
         assert figures["headgate_policy_in_force",] == 0
         lines_before = len(service.lines)
         write_rules(policy, 3, 700)
-        each_says(service, "the changed policy is in force; its rules are r0, r1, r2", lines_before)
+        wait_for_each(service, "the changed policy is in force; its rules are r0, r1, r2", lines_before)
         assert quotas(service) == {'"r0";q=700;w=3600, "r1";q=700;w=3600, "r2";q=700;w=3600'}
         assert metrics(service)["headgate_policy_in_force",] == 1
 
 
-def test_a_changed_policy_of_many_rules_is_told_in_a_line_of_each_worker(policy: Path, zone: str) -> None:
+def test_a_changed_policy_of_many_rules_is_one_line_in_the_log_of_each_worker(policy: Path, zone: str) -> None:
     write_rules(policy, 2, 500)
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         write_rules(policy, 100, 600)
         names = ", ".join(f"r{number}" for number in range(20))
-        each_says(service, f"the changed policy is in force; its rules are {names} and 80 more\n")
+        wait_for_each(service, f"the changed policy is in force; its rules are {names} and 80 more\n")
 
 
 def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         write(policy, "2000000/hour bucket")
-        each_says(service, "the changed policy is in force")
+        wait_for_each(service, "the changed policy is in force")
         lines_before = len(service.lines)
         service.process.send_signal(signal.SIGHUP)
-        each_says(service, "the changed policy is in force", lines_before)
+        wait_for_each(service, "the changed policy is in force", lines_before)
         policy.write_text("version: 1\nrules: [")
-        each_says(service, "the changed policy is refused", lines_before)
+        wait_for_each(service, "the changed policy is refused", lines_before)
         lines_before = len(service.lines)
         os.kill(workers_of(service)[0], signal.SIGKILL)
         service.wait_for(r"worker \d: the policy is refused, the last good one stays:", lines_before)
         assert quotas(service) == {'"all";q=2000000;w=3600'}
         lines_before = len(service.lines)
         write(policy, "3000000/hour bucket")
-        each_says(service, "the changed policy is in force", lines_before)
+        wait_for_each(service, "the changed policy is in force", lines_before)
         assert quotas(service) == {'"all";q=3000000;w=3600'}
 
 
-def test_draining_tells_balancers_before_the_port_closes(policy: Path, zone: str) -> None:
+def test_draining_is_visible_to_balancers_before_the_port_closes(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone, "--drain", "60") as service:
         workers = workers_of(service)
-        for pid in (service.process.pid, *workers):  # an init system tells all processes
+        for pid in (service.process.pid, *workers):  # an init system signals all processes
             os.kill(pid, signal.SIGTERM)
-        each_says(service, "draining for 60 s")
-        assert {ask(service, "/readyz")[0] for _ in range(ENOUGH)} == {503}
+        wait_for_each(service, "draining for 60 s")
+        assert {get(service, "/readyz")[0] for _ in range(ENOUGH)} == {503}
         for _ in range(ENOUGH):
-            status, headers, _ = ask(service)
+            status, headers, _ = get(service)
             assert (status, headers["connection"]) == (200, "close")
         service.process.send_signal(signal.SIGTERM)  # a second one does not wait
         assert service.process.wait(10) == 0
@@ -464,7 +468,7 @@ def test_draining_tells_balancers_before_the_port_closes(policy: Path, zone: str
 
 
 def test_ctrl_c_twice_cuts_off_what_has_begun(policy: Path, zone: str) -> None:
-    with running_service(policy, "--workers", "2", "--store", zone) as service, begun(service) as (slow, _):
+    with running_service(policy, "--workers", "2", "--store", zone) as service, waiting_for_body(service) as (slow, _):
         workers = workers_of(service)
         service.process.send_signal(signal.SIGINT)
         until(lambda: is_closed(service))
@@ -491,7 +495,7 @@ def test_what_has_begun_is_finished(policy: Path, zone: str, stop: str) -> None:
     )
     service = RunningService(process)
     try:
-        with begun(service) as (slow, body):
+        with waiting_for_body(service) as (slow, body):
             if stop == "SIGTERM":
                 process.terminate()
             else:  # a terminal sends it to the whole group
@@ -505,7 +509,7 @@ def test_what_has_begun_is_finished(policy: Path, zone: str, stop: str) -> None:
 
 
 @contextmanager
-def begun(service: RunningService) -> Iterator[tuple[socket.socket, bytes]]:
+def waiting_for_body(service: RunningService) -> Iterator[tuple[socket.socket, bytes]]:
     """A connection on which a worker waits for a body, and the body."""
     body = b'{"request": {"path": "/"}}'
     with connected(service) as connection:
@@ -541,7 +545,7 @@ def test_workers_end_when_their_supervisor_is_killed(policy: Path, zone: str) ->
         abandoned = figures_of(workers[0])
         service.process.kill()
         until(lambda: not any(map(is_running, workers)))
-        each_says(service, "the supervisor is gone: ending")
+        wait_for_each(service, "the supervisor is gone: ending")
         assert abandoned.exists()
     with running_service(policy, "--workers", "2", "--store", zone):
         assert not abandoned.exists()
@@ -558,6 +562,6 @@ def test_the_supervisor_sleeps_and_has_no_threads(policy: Path, zone: str) -> No
         assert status(service, "Threads") == 1
         before, start = status(service, "voluntary_ctxt_switches"), time.monotonic()
         for _ in range(ENOUGH * 4):
-            ask(service)
+            get(service)
         looks = (time.monotonic() - start) / 2  # it looks every two seconds whether all workers move
         assert status(service, "voluntary_ctxt_switches") - before <= 2 + looks

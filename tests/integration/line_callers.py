@@ -1,8 +1,8 @@
-"""A process whose threads or tasks wait for a key in a line of many processes: it prints who passed, in which order.
+"""A process whose threads or tasks wait for a key in a line of many processes: it prints those that passed, in order.
 
-Arguments: the URL, the limits, the colour, how far and how fast the clock of its host goes, a seed, and how many
-callers wait how often. A line of the output is [order number in line, what is left of the last limit, cost]; order 0 is
-a caller that found no line.
+Arguments: the URL, the limits, the colour, the offset in microseconds and the speed of the clock of its host, a seed,
+the number of callers, and how often each waits. A line of the output is [order number in line, units that remain of the
+last limit, cost]; order 0 is a caller that found no line.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from headgate.stores.redis.store import RedisStore
 from headgate.stores.url import open_store
 
 LEASE_S = 3
-PATIENT_S = 120
+TIMEOUT_S = 120
 
 
 def skew(offset_us: int, speed: float) -> None:
-    """Let the clock of this host be ahead, and go faster."""
+    """Set the clock of this host ahead, and let it run at another speed."""
     true_us, start_us = headgate.clock.now_us, headgate.clock.now_us()
     headgate.clock.now_us = lambda: start_us + offset_us + int((true_us() - start_us) * speed)
 
 
 def store_at(url: str) -> Store:
-    """A zone, or a Redis without a guard."""
+    """Return the store of a zone, or of a Redis without a guard."""
     return open_store(url) if url.startswith("shared:") else RedisStore(f"{url}?timeout=10s")
 
 
-class Orders:
-    """The order numbers that callers of this process got."""
+class OrderNumbers:
+    """The order numbers that callers of this process received."""
 
-    def __init__(self, line: Any, who: Any) -> None:
-        self._join, self._who = line.join, who
+    def __init__(self, line: Any, current_caller: Any) -> None:
+        self._join, self._current_caller = line.join, current_caller
         self.by_caller: dict[Any, int] = {}
         line.join = self.join
 
     def join(self, *arguments: Any) -> Any:
-        caller, came = self._who(), self._join(*arguments)
-        if hasattr(came, "__await__"):
-            return self._joined(caller, came)
-        self.by_caller[caller] = came.order
-        return came
+        caller, place = self._current_caller(), self._join(*arguments)
+        if hasattr(place, "__await__"):
+            return self._await_join(caller, place)
+        self.by_caller[caller] = place.order
+        return place
 
-    async def _joined(self, caller: Any, joining: Any) -> Any:
-        came = await joining
-        self.by_caller[caller] = came.order
-        return came
+    async def _await_join(self, caller: Any, joining: Any) -> Any:
+        place = await joining
+        self.by_caller[caller] = place.order
+        return place
 
-    def tell(self, caller: Any, held: Any, cost: int) -> None:
+    def report(self, caller: Any, held: Any, cost: int) -> None:
         order = self.by_caller.pop(caller, 0)
         if held:
             sys.stdout.write(json.dumps([order, held.decision.limits[-1].remaining, cost]) + "\n")
@@ -65,14 +65,14 @@ class Orders:
 
 def in_threads(url: str, limits: str, seed: int, callers: int, times: int) -> None:
     limiter = Limiter(limits, store=store_at(url), name="line")
-    orders = Orders(limiter.bound.line, threading.get_ident)
+    order_numbers = OrderNumbers(limiter.bound.line, threading.get_ident)
 
     def wait(random: Random) -> None:
         for _ in range(times):
             cost = random.choice([1, 1, 1, 2, 3])
-            timeout = random.choice([0.03, PATIENT_S, PATIENT_S, PATIENT_S])
+            timeout = random.choice([0.03, TIMEOUT_S, TIMEOUT_S, TIMEOUT_S])
             held = limiter.acquire("key", cost, timeout=timeout, lease=LEASE_S)
-            orders.tell(threading.get_ident(), held, cost)
+            order_numbers.report(threading.get_ident(), held, cost)
             if held:
                 time.sleep(random.random() / 500)
                 held.commit()
@@ -86,11 +86,11 @@ def in_threads(url: str, limits: str, seed: int, callers: int, times: int) -> No
 
 async def in_tasks(url: str, limits: str, seed: int, callers: int, times: int) -> None:
     limiter = AsyncLimiter(limits, store=store_at(url), name="line")
-    orders = Orders(limiter.bound.line, asyncio.current_task)
+    order_numbers = OrderNumbers(limiter.bound.line, asyncio.current_task)
 
     async def once(random: Random, cost: int) -> None:
-        held = await limiter.acquire("key", cost, timeout=PATIENT_S, lease=LEASE_S)
-        orders.tell(asyncio.current_task(), held, cost)
+        held = await limiter.acquire("key", cost, timeout=TIMEOUT_S, lease=LEASE_S)
+        order_numbers.report(asyncio.current_task(), held, cost)
         if held:
             await asyncio.sleep(random.random() / 500)
             await held.commit()

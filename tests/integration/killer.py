@@ -1,15 +1,15 @@
-"""Kill a process at one instruction after another of a decision, and look at what it leaves in the zone.
+"""Kill a process at one instruction after another of a decision, and check what it leaves in the zone.
 
 The process is stepped by ptrace (`traced`). After every instruction that changes the zone's memory, and before
 every one that will, a fresh process is killed with SIGKILL; then a survivor must get every lock,
 find the zone whole, and find the decision charged in full or not at all.
 
-Run as a program, it prints one JSON object a scenario: `python killing.py [DEATHS] [NAME]`. With a
+Run as a program, it prints one JSON object a scenario: `python killer.py [DEATHS] [NAME]`. With a
 number of DEATHS about so many processes are killed in each scenario, and as many of those that
 mend, at points that are evenly spread; with 0 one at every instruction from the first change to the
-last, whether it changes anything or not, which takes hours. `python killing.py stopped` stops
-processes, and asks on; `python killing.py limits` kills one that takes back limits; `python
-killing.py steps` counts changes by steps of both kinds.
+last, whether it changes anything or not, which takes hours. `python killer.py stopped` stops
+processes, and continues to decide; `python killer.py limits` kills one that takes back limits; `python
+killer.py steps` counts changes by steps of both kinds.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Scenario(NamedTuple):
     log_percent: int = 25
     max_holds: int | None = None
     seen_us: int = NOW_US
-    """The moment at which is looked what is left."""
+    """The time at which the remaining units are read."""
 
 
 class Clock:
-    """Stands still, and stops the process that reads it, if it is told to: so near to the decision."""
+    """A clock that stands still and can stop the process that reads it, which is close to the decision."""
 
     def __init__(self) -> None:
         self.moment_us = NOW_US
@@ -239,7 +239,7 @@ def die_at_every_change(scenario: Scenario) -> dict[str, object]:
     stay_on_one_core()
     killer = Killer(scenario)
     images, process = [], killer.start()
-    killer.look()
+    killer.remember()
     while process.step():
         if killer.changed():
             images.append(killer.last.raw)
@@ -251,7 +251,7 @@ def die_at_every_change(scenario: Scenario) -> dict[str, object]:
             if holder & 0x3FFF_FFFF == process.pid:
                 killer.world.memory[lock : lock + 4] = (0x4000_0000).to_bytes(4, sys.byteorder)
         found.append(killer.judge(backwards=False))
-        if number % 10 == 0:  # and whoever binds limits next goes on where this one ended
+        if number % 10 == 0:  # and the next process that binds limits continues where this one ended
             scenario.operate(killer.world)
             assert killer.world.store._zone.check() is None
     killer.restore()
@@ -352,7 +352,7 @@ class Killer:
     def changes(self) -> list[int]:
         """The numbers of the steps that change the zone's memory."""
         process, steps, found = self.start(), 0, []
-        self.look()
+        self.remember()
         while process.step():
             steps += 1
             if self.changed():
@@ -362,18 +362,18 @@ class Killer:
         self.restore()
         return found
 
-    def look(self) -> None:
+    def remember(self) -> None:
         libc.memmove(self.last, self.world.address, self.scenario.size)
 
     def changed(self) -> bool:
-        """Whether the zone's memory is another than at the last look."""
+        """Return whether the zone's memory differs from the last one remembered; remember it if so."""
         if libc.memcmp(self.last, self.world.address, self.scenario.size) == 0:
             return False
-        self.look()
+        self.remember()
         return True
 
     def kill_at(self, point: Point, *, backwards: bool) -> str:
-        """Kill a process at a point, and judge what is left."""
+        """Kill a process at a point, and judge the zone that it leaves."""
         self.leave_at(point)
         found = self.judge(backwards=backwards)
         self.restore()
@@ -382,19 +382,19 @@ class Killer:
     def leave_at(self, point: Point) -> None:
         """Kill a process at a point."""
         process, changes = self.start(), 0
-        self.look()
+        self.remember()
         while changes < point.changes:
             assert process.step(), f"the operation ended after {changes} changes"
             changes += self.changed()
         for _ in range(point.steps):
             assert process.step()
-            if self.changed():  # it comes a bit sooner than it came before
+            if self.changed():  # the change comes a bit sooner than in the first run
                 break
         process.kill()
 
     def judge(self, *, backwards: bool) -> str:
-        """What a survivor finds: "before" or "after"; anything else is raised."""
-        if backwards:  # whoever comes first may come by any of the keys
+        """Return what a survivor finds, "before" or "after"; raise at anything else."""
+        if backwards:  # the first survivor may use any of the keys
             for key in reversed(self.scenario.keys):
                 self.world.state(key, self.after_us)
         keys, others = self.seen()
@@ -410,7 +410,7 @@ class Killer:
         return found
 
     def go_on(self, found: str) -> None:
-        """Life goes on."""
+        """Check that a survivor can continue to charge each key."""
         for key in self.scenario.keys:
             was = self.world.state(key, self.after_us)
             assert self.world.hit(key, now_us=self.after_us).allowed
@@ -432,7 +432,7 @@ def run(killer: Killer, most_deaths: int | None) -> dict[str, object]:
     counts = bisect_left(numbers, True, key=lambda change: killer.kill_at(Point(change), backwards=False) == "after")
     firsts = {counts // 2, counts - 1}  # before it counts
     if len(scenario.keys) > 1:
-        firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other shards are still to be told
+        firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other shards are not yet changed
     points = [Point(numbers[index]) for index in sorted(firsts) if 0 <= index < len(changes)]
     second = second_deaths(killer, points, most_deaths)
     return {
@@ -481,12 +481,14 @@ def second_deaths(killer: Killer, firsts: list[Point], most_deaths: int | None) 
 def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_deaths: int | None) -> int:
     killer.leave_at(first)
     original = ctypes.create_string_buffer(killer.keep.raw, killer.scenario.size)
-    killer.save()  # half done, and its owner dead
-    look = killer.scenario._replace(operate=lambda world: world.hit(*way, cost=0, now_us=killer.after_us, commit=False))
+    killer.save()  # half done, and its owner is dead
+    mending = killer.scenario._replace(
+        operate=lambda world: world.hit(*way, cost=0, now_us=killer.after_us, commit=False)
+    )
     mender = type(killer).__new__(type(killer))
-    mender.__dict__.update(killer.__dict__, scenario=look)
+    mender.__dict__.update(killer.__dict__, scenario=mending)
     process, changes = mender.start(), 0
-    mender.look()
+    mender.remember()
     while process.step():
         changes += mender.changed()
     mender.restore()
@@ -521,11 +523,11 @@ def stop_in_a_shard() -> Stopped:
     return Stopped(killer, process.pid)
 
 
-def timed(ask: Callable[[], object]) -> tuple[str, float]:
-    """The error of a call, "" for none, and how long it took."""
+def timed(call: Callable[[], object]) -> tuple[str, float]:
+    """Return the error of a call, "" for none, and how long it took."""
     started, error = time.monotonic(), ""
     try:
-        ask()
+        call()
     except StoreTimeout as timeout:
         error = str(timeout)
     return error, time.monotonic() - started
@@ -555,7 +557,7 @@ def stopped(ends: Callable[[int], object]) -> dict[str, object]:
 
 
 def stopped_gate(ends: Callable[[int], object]) -> dict[str, object]:
-    """What a policy's choice decides while a process is stopped in a shard, until it ends, and what the log tells."""
+    """Return what a policy's choice decides while a process is stopped in a shard, and what the log contains."""
     killer, pid = stop_in_a_shard()
     log: list[str] = []
     handler = logging.Handler()
@@ -585,9 +587,9 @@ def stopped_gate(ends: Callable[[int], object]) -> dict[str, object]:
 
 def main() -> None:
     if sys.argv[1:] == ["stopped"]:
-        for ask in (stopped, stopped_gate):
+        for measure in (stopped, stopped_gate):
             for sig in (signal.SIGCONT, signal.SIGKILL):
-                print(json.dumps(ask(lambda pid, sig=sig: os.kill(pid, sig))))  # type: ignore[misc]
+                print(json.dumps(measure(lambda pid, sig=sig: os.kill(pid, sig))))  # type: ignore[misc]
         return
     if sys.argv[1:] == ["limits"]:
         print(json.dumps(die_at_every_change(full_list_of_limits())))

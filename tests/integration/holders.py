@@ -1,4 +1,4 @@
-"""Those who hold and settle in tests of a Redis store: from threads or from an event loop, in the same words."""
+"""Holders of units in tests of a Redis store: one interface for threads and for an event loop."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Holder:
             self.loop.close()
 
     def do(self, method: str, *arguments: Any, **options: Any) -> Any:
-        asked = getattr(self.bound, method)(*arguments, **options)
-        return asked if self.loop is None else self.loop.run(asked)
+        result = getattr(self.bound, method)(*arguments, **options)
+        return result if self.loop is None else self.loop.run(result)
 
     def hit(self, key: str, cost: int = 1, **options: Any) -> Decision:
         decision: Decision = self.do("hit", key, cost, **options)
@@ -70,37 +70,37 @@ class Holder:
         return whole_id
 
     def left(self, key: str) -> list[int]:
-        """What remains of each limit."""
+        """Return what remains of each limit."""
         return [limit.remaining for limit in self.peek(key).limits]
 
 
 def hold_steps(colour: str, store: RedisStore, vector: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Each step of a vector with holds: (the answer, what it must be)."""
+    """Execute each step of a vector with holds: yield (the result, the expected result)."""
     clock, key = ManualClock(), f"key of {vector['id']}"
     with Holder(colour, read_limits(vector), store, scope=vector["id"], clock=clock) as holder:
         for step in vector["steps"]:
             clock.set(step["at_us"])
-            given = _answered(holder, key, step)
-            yield given, {name: step.get(name) for name in given}
+            values = _execute_step(holder, key, step)
+            yield values, {name: step.get(name) for name in values}
 
 
-def _answered(holder: Holder, key: str, step: dict[str, Any]) -> dict[str, Any]:
-    kind = step["op"]
-    if kind in ("hit", "peek"):
-        decision: Decision = getattr(holder, kind)(key, step["cost"])
-        given: dict[str, Any] = answer(decision)
-        return given
-    if kind == "reserve":
+def _execute_step(holder: Holder, key: str, step: dict[str, Any]) -> dict[str, Any]:
+    operation = step["op"]
+    if operation in ("hit", "peek"):
+        decision: Decision = getattr(holder, operation)(key, step["cost"])
+        values: dict[str, Any] = answer(decision)
+        return values
+    if operation == "reserve":
         reserved = holder.reserve(key, step["cost"], step["id"], step["lease_us"])
         return {**answer(reserved.decision), "repeated": reserved.repeated}
     whole_id = holder.id_of(key, step["id"])
-    given = {}
-    if kind == "extend":
-        found: Extension | Settlement = holder.extend(whole_id, step["lease_us"], step["more"])
+    values = {}
+    if operation == "extend":
+        result: Extension | Settlement = holder.extend(whole_id, step["lease_us"], step["more"])
     else:
-        found = holder.commit(whole_id, step["actual"] if kind == "commit" else 0)
-        given["settled_at"] = found.actual
-    # The id of a hold that is unknown tells no key.
-    after = holder.peek(key).limits if found.outcome == "unknown" else found.after
-    given["after"] = [{"remaining": each.remaining, "reset_after_us": each.reset_after_us} for each in after]
-    return {**given, "outcome": found.outcome}
+        result = holder.commit(whole_id, step["actual"] if operation == "commit" else 0)
+        values["settled_at"] = result.actual
+    # The id of an unknown hold does not contain a key.
+    after = holder.peek(key).limits if result.outcome == "unknown" else result.after
+    values["after"] = [{"remaining": each.remaining, "reset_after_us": each.reset_after_us} for each in after]
+    return {**values, "outcome": result.outcome}

@@ -1,8 +1,8 @@
-"""Kill a process at every change that it makes to the waiting lines of a zone, and look at what it leaves.
+"""Kill a process at every change that it makes to the waiting lines of a zone, and check what it leaves.
 
 The process is stepped by ptrace, and what it leaves is the memory as it was after each change, with the locks that it
 held marked as a dead one's. A survivor must find each caller in line or not, those that stayed in their order, and all
-the room of the others. Run as a program, it prints one JSON object an operation: `python killing_lines.py [NAME]`.
+the room of the others. Run as a program, it prints one JSON object an operation: `python line_killer.py [NAME]`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from killing import stay_on_one_core
+from killer import stay_on_one_core
 from traced import Traced, libc, trace
 
 from headgate import SharedStore
