@@ -157,7 +157,7 @@ def test_every_response_has_the_fields_once(kind: str) -> None:
     assert client.request("/missing").status_code == 404
 
 
-def test_a_request_that_finds_nothing_is_counted_and_head_has_no_body(kind: str) -> None:
+def test_a_request_for_a_missing_path_is_counted_and_head_has_no_body(kind: str) -> None:
     client = Client(kind, limits="2/minute")
     assert statuses(client, {"path": "/missing"}, {"path": "/missing"}, {"path": "/missing"}) == [404, 404, 429]
     head = client.request(method="HEAD")
@@ -533,7 +533,7 @@ def test_an_application_that_raises_is_settled_as_a_500(kind: str) -> None:
     assert counted_statuses == [500] * 3
 
 
-def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
+def test_concurrent_guesses_are_limited_like_consecutive_ones() -> None:
     reached = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
