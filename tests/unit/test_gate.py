@@ -666,7 +666,7 @@ class RequestOfAFramework:
 )
 def test_an_object_that_is_not_a_request_is_an_error_that_shows_how_to_write_one(core: str, subject: Any) -> None:
     gate = make_gate(core, rule(), rule("own", by=["user"]), identities={"user": {"header": "X-User"}})
-    message = r"a gate is asked about a headgate.Request or a Descriptor, not about a .*: write Request\(method, path, "
+    message = r"a gate decides on a headgate.Request or a Descriptor, not on a .*: write Request\(method, path, "
     for call in (gate.hit, gate.peek, gate.reserve, gate.acquire):
         with pytest.raises(ArgumentError, match=message):
             call(subject)

@@ -249,7 +249,7 @@ def capacity(policy: Path, users: int, rate: float, as_json: bool) -> None:
 )  # fmt: skip
 @options.number(
     "--keep-alive", "idle_s", default=180.0, least=0.1, most=86400,
-    help="How long a connection stays open that nothing is asked on.",
+    help="How long an idle connection stays open.",
 )  # fmt: skip
 @click.option(
     "--tls-certificate", type=options.FILE_TO_READ, metavar="FILE",

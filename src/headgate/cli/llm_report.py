@@ -67,7 +67,7 @@ _zone_option = click.option(
 )
 @click.option(
     "--close", "month", metavar="MONTH",
-    help="Close a month that is over, such as 2026-10: its sums are kept, what comes later is told as that.",
+    help="Close a month that is over, such as 2026-10: its sums are recorded, and later entries are reported apart.",
 )  # fmt: skip
 @_author_option
 def report(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("policy", type=options.POLICY_FILE, required=False)
 @click.option("--providers", type=options.FILE_TO_READ, help="The file that names the providers.")
-@click.option("--keys", metavar="PLACE", help="The proxy's own keys, as `headgate llm key create` was told.")
+@click.option("--keys", metavar="PLACE", help="The proxy's own keys: the same PLACE as for `headgate llm key create`.")
 @click.option("--no-keys", is_flag=True, help="Let every client call that reaches the port.")
 @click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as redis://HOST.")
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @options.number(
     "--keep-alive", "idle_s", default=180.0, least=0.1, most=86400,
-    help="How long a connection stays open that nothing is asked on.",
+    help="How long an idle connection stays open.",
 )  # fmt: skip
 @options.number(
     "--read-on", default=100, least=0, most=100_000,

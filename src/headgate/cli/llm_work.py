@@ -48,7 +48,7 @@ from headgate.errors import ConfigError
     type=click.Choice(["again", "fail"]),
     default="again",
     show_default=True,
-    help="What becomes of a job whose worker died: the provider may have been asked already.",
+    help="What becomes of a job whose worker died: the provider may have received its call already.",
 )
 @click.option(
     "--lease",
@@ -65,7 +65,7 @@ from headgate.errors import ConfigError
     help="Seconds that a call may take.",
 )
 def work(policy: Path, **how: Any) -> None:
-    """Serve a queue of jobs for language models under POLICY, until it is asked to end.
+    """Serve a queue of jobs for language models under POLICY, until it is stopped.
 
     The first SIGTERM or ctrl-c lets running jobs end and takes no more; the second gives them back to the queue.
     """

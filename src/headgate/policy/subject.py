@@ -116,6 +116,6 @@ def check_subject(subject: object, error: AttributeError) -> None:
         cls = type(subject)
         name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
         raise ArgumentError(
-            f"a gate is asked about a headgate.Request or a Descriptor, not about a {name}: "
+            f"a gate decides on a headgate.Request or a Descriptor, not on a {name}: "
             "write Request(method, path, headers=..., client_ip=...)"
         ) from error
