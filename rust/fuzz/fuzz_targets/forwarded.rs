@@ -1,9 +1,9 @@
 #![no_main]
 
-#[path = "../../checks/tests/setup/mod.rs"]
-mod setup;
 #[path = "../../checks/tests/fuzzed/mod.rs"]
 mod fuzzed;
+#[path = "../../checks/tests/setup/mod.rs"]
+mod setup;
 
 use libfuzzer_sys::fuzz_target;
 
