@@ -194,12 +194,8 @@ class Exchange:
         raised; without one, the native gate may read the request's `environ`.
         """
         judgement = Judgement()
-        judgement.enforcer, judgement.request, judgement.place_id, judgement.counted_as = (
-            enforcer,
-            request,
-            place_id,
-            counted_as,
-        )
+        judgement.enforcer, judgement.request = enforcer, request
+        judgement.place_id, judgement.counted_as = place_id, counted_as
         if counted_as or self._judgements:
             self._assign_counter(judgement, request)
         outcome: Any = decided
@@ -228,12 +224,8 @@ class Exchange:
     ) -> Judgement:
         """`judge` on an event loop, which is never blocked."""
         judgement = Judgement()
-        judgement.enforcer, judgement.request, judgement.place_id, judgement.counted_as = (
-            enforcer,
-            request,
-            place_id,
-            counted_as,
-        )
+        judgement.enforcer, judgement.request = enforcer, request
+        judgement.place_id, judgement.counted_as = place_id, counted_as
         if counted_as or self._judgements:
             self._assign_counter(judgement, request)
         outcome: Any
