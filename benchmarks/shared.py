@@ -133,8 +133,8 @@ def decisions_per_second(store: SharedStore | None, keys_of_each: Sequence[Seque
     for index, keys in enumerate(keys_of_each):
         pid = os.fork()
         if pid == 0:
-            apart = "memory://" if store is None else SharedStore.existing(store.path)
-            hit = Limiter("1000000000/hour", store=apart).hit
+            process_store = "memory://" if store is None else SharedStore.existing(store.path)
+            hit = Limiter("1000000000/hour", store=process_store).hit
             decided = 0
             for key in keys:  # warm-up: first accesses of a new process are not measured
                 hit(key)
@@ -189,9 +189,9 @@ def _peers(rows: list[tuple[str, ...]], quick: bool) -> None:
                 )
         subjects: dict[str, Timed] = {name: timed_loop(loop_over(make(), keys), calls) for name, make in makers.items()}
         measured = in_turns(subjects, rounds=3 if quick else 7)
-    apart = measured["headgate, shared"]
+    ours = measured["headgate, shared"]
     for name, one in measured.items():
-        times = f"{one.median_ns / apart.median_ns:,.0f} times Headgate's"
+        times = f"{one.median_ns / ours.median_ns:,.0f} times Headgate's"
         rows.append(("a log between processes", "1", name, str(one), times))
     if program("nginx") and program("wrk"):
         rate = nginx_requests_per_second(1 if quick else 5)

@@ -303,7 +303,7 @@ class NativeGate:
     """A policy on a store, which resolves and decides without Python's code; see `headgate.policy.gate`.
 
     It decides a `headgate.policy.request.Request` or a `headgate.policy.descriptor.Descriptor` of just these classes,
-    with integer costs and texts that have UTF-8; for all else it gives None, and the Python gate decides: nothing is
+    with integer costs and texts that are UTF-8; for all else it gives None, and the Python gate decides: nothing is
     charged then. `ruleset` is the name of one.
     """
 
@@ -801,7 +801,7 @@ class FieldAdder:
     """Adds the fields that report what remains to the responses of one endpoint.
 
     A response without another reference gets them itself; any other is copied as by `python_copied`. `add_in_python`
-    handles responses of classes for which `sends_its_fields` is false, and requests that further limits have judged.
+    handles responses of classes for which `sends_its_fields` is false, and requests that inner limits have judged.
     """
 
     def __new__(
@@ -852,7 +852,7 @@ class RoutePassed:
 
 @final
 class FieldStarter:
-    """A `start_response` that adds fields to the head of a response; see `headgate.http.wsgi.start_with_fields`."""
+    """A `start_response` that adds fields to the head of a response: `headgate.http.wsgi.python_start_with_fields`."""
 
     def __new__(cls, start: Callable[..., Any], fields: list[tuple[str, str]]) -> FieldStarter: ...
     def __call__(self, status: Any, headers: Any, *error: Any) -> Any:

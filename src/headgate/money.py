@@ -28,7 +28,7 @@ CURRENCIES = frozenset(_CODES.split())
 
 _DECIMAL = re.compile(r"[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 _FARTHEST = 40
-"""The greatest power of ten in an amount, which keeps the integers below small."""
+"""Powers of ten, up or down, beyond which an amount is not computed exactly: so the integers below stay small."""
 
 
 def read_money(value: object, currency: str, *, round_up: bool = False) -> int:

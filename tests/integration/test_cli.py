@@ -355,7 +355,7 @@ def test_a_damaged_log_is_judged_as_far_as_it_goes_and_is_a_failure(tmp_path: Pa
     result = run_headgate("replay", str(log), "--policy", SHOP)
     assert result.returncode == 1
     assert "9 requests, 5 passed, 4 refused" in result.stdout
-    assert result.stderr.startswith(f"{log}:10: what follows its end is no more of it (gzip: ")
+    assert result.stderr.startswith(f"{log}:10: the data after its end is not part of it (gzip: ")
     assert result.stderr.endswith("headgate: the result is of a part of the logs: not all could be unpacked\n")
     assert json.loads(run_headgate("replay", str(log), "--policy", SHOP, "--json").stdout)["damaged"][0]["line"] == 10
 

@@ -214,7 +214,7 @@ def test_a_cost_that_a_rule_does_not_say_may_be_a_whole_quota() -> None:
     said = needed(by_user("60/minute; 90000 tokens/minute bucket", cost={"tokens": 500}))
     unsaid = needed(by_user("60/minute; 90000 tokens/minute bucket"))
     assert unsaid.limits[1].life_s == 69.5 > said.limits[1].life_s
-    assumed = "of a unit that a rule says no cost in, one request may take a whole quota"
+    assumed = "where a rule has no cost in a unit, one request may take the whole quota of that unit"
     assert assumed in unsaid.assumptions and assumed not in said.assumptions
 
 

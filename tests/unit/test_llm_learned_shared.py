@@ -224,7 +224,7 @@ def test_a_zone_that_is_shared_with_a_group_shares_its_samples(tmp_path: Path) -
 def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "zone.learned").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreUnavailable, match="its directory is none, or another user may write to it"):
+    with pytest.raises(StoreUnavailable, match="its directory is not a directory, or another user may write to it"):
         FileSamples(tmp_path / "zone").merge("a", 1, [("0a", {5: 1})])
     assert not list((tmp_path / "elsewhere").iterdir())
 

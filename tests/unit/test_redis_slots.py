@@ -45,10 +45,10 @@ def test_a_single_redirection_keeps_the_map(slots: SlotMap) -> None:
 def test_servers_that_did_not_answer_are_queried_last_and_the_latest_at_the_end(slots: SlotMap) -> None:
     other = Address("h", 9)
     assert slots.candidates([other]) == [other, ONE, TWO, THREE]
-    slots.forget_servers(ONE)
-    slots.forget_servers(other)
+    slots.note_failed(ONE)
+    slots.note_failed(other)
     assert slots.candidates([other]) == [TWO, THREE, ONE, other]
-    slots.forget_servers(ONE)
+    slots.note_failed(ONE)
     assert slots.candidates([other]) == [TWO, THREE, other, ONE]
     slots.learn([], ONE)
     assert slots.candidates([other]) == [ONE, TWO, THREE, other]
@@ -56,5 +56,5 @@ def test_servers_that_did_not_answer_are_queried_last_and_the_latest_at_the_end(
 
 
 def test_the_slots_of_a_doubted_server_are_forgotten(slots: SlotMap) -> None:
-    slots.forget_servers(None)
+    slots.note_failed(None)
     assert slots.server_of(0) is None and slots.server_of(10) is None

@@ -170,7 +170,7 @@ def test_data_after_a_compressed_log_is_reported_and_padding_is_not(
     packed = compress(f"{LINE}\n".encode() * 9)
     entries, tally = read_text(tmp_path, packed + b"garbage after it")
     assert len(entries) == 9
-    assert "what follows its end is no more of it" in tally.damaged[0].reason
+    assert "the data after its end is not part of it" in tally.damaged[0].reason
     entries, tally = read_text(tmp_path, packed + bytes(4096) + packed)
     assert (len(entries), tally.damaged) == (18, [])
 

@@ -86,8 +86,8 @@ impl Form {
     }
 }
 
-/// The share of a window in which these units pass of the quota, rounded up. Most products fit in 64 bits, where
-/// division is fast.
+/// The part of a window in which these units of the quota pass, in microseconds, rounded up. Most products fit in 64
+/// bits, where division is fast.
 fn share_us(units: i64, window_us: i64, quota: i64) -> i128 {
     let quota = quota.max(1);
     match units.checked_mul(window_us).and_then(|scaled| scaled.checked_add(quota - 1)) {

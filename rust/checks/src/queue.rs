@@ -26,7 +26,7 @@ pub const MOST_LISTS: usize = 4;
 /// Limits of long lists in a batch, beside all else that waits: later checks have to wait for them.
 const LIMITS_OF_LISTS: usize = 500;
 
-/// So many waiting checks are a batch by themselves: for fewer, a turn of a thread saves more than a batch costs.
+/// So many waiting checks are a batch by themselves: for fewer, waiting for a turn of a thread costs less than a batch.
 const MANY: usize = 64;
 
 /// Checks that wait to be taken.

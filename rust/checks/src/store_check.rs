@@ -35,7 +35,7 @@ pub struct PendingRequest<C> {
 
 /// The bound under which a request waits.
 pub enum Admission {
-    /// Places among the checks that are not answered yet.
+    /// Slots among the checks that are not answered yet.
     Counted { _slots: UnansweredChecks },
     /// The turn of a long list, and its progress.
     Turn(Box<Turn>),

@@ -169,7 +169,7 @@ fn where_the_table_fails_in_a_list_the_charged_requests_are_answered() {
     for failed in &decisions[1..] {
         assert_eq!(failed["error"]["status"], 503);
     }
-    assert_eq!(fixture.table.queries(), 2, "a table that fails is not asked again");
+    assert_eq!(fixture.table.queries(), 2, "a table that fails is not queried again");
 }
 
 #[test]

@@ -540,7 +540,8 @@ pub mod shared {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// A file that the caller has opened, on a descriptor of its own. A lock on it stays until both are closed.
+    /// A file that the caller has opened, on a duplicate of its descriptor. A lock on the file stays until both are
+    /// closed.
     pub fn same_file(descriptor: RawFd) -> io::Result<File> {
         // SAFETY: the call takes a number, and fails where that is no open file.
         let ours = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };

@@ -55,7 +55,8 @@ impl AddressRules {
     ///
     /// `header` has all lines of the header as one list, "" where it is not there.
     pub fn client<'a>(&self, peer: &'a str, header: &'a str) -> Cow<'a, str> {
-        // An address with one form only identifies the client as it is: that of a peer, or of its one trusted proxy.
+        // An address with one form only identifies the client as it is: the peer's, or the only one that a trusted
+        // proxy named.
         if self.ipv4_prefix == 32 {
             if self.header.is_empty() && is_ipv4(peer) {
                 return Cow::Borrowed(peer);

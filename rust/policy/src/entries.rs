@@ -41,7 +41,7 @@ pub struct EntryPattern {
 
 impl EntryPattern {
     /// Whether an entry of this key has one of these values.
-    fn is_meant(&self, value: &str) -> bool {
+    fn is_met_by(&self, value: &str) -> bool {
         if self.excepted.as_ref().is_some_and(|excepted| excepted.has(value)) {
             return false;
         }
@@ -69,9 +69,9 @@ impl EntryConditions {
             for entry in entries_of(subject) {
                 let (key, value) = entry?;
                 if *key == *pattern.key {
-                    let is_meant = pattern.is_meant(value);
-                    meant |= is_meant;
-                    others |= !is_meant;
+                    let is_met = pattern.is_met_by(value);
+                    meant |= is_met;
+                    others |= !is_met;
                 }
             }
             if !meant || (surely && others) {
@@ -84,7 +84,7 @@ impl EntryConditions {
     fn is_whole<S: Subject>(&self, subject: &S) -> Result<bool, S::Error> {
         for (place, pattern) in self.patterns.iter().enumerate() {
             match subject.entry(place)? {
-                Some((key, value)) if *key == *pattern.key && pattern.is_meant(value) => {}
+                Some((key, value)) if *key == *pattern.key && pattern.is_met_by(value) => {}
                 _ => return Ok(false),
             }
         }

@@ -29,8 +29,8 @@ impl Attribute {
         drop(before);
     }
 
-    /// Show it to the garbage collector. A value that is being read or set at this moment is in use, so the collector need
-    /// not see it.
+    /// Show it to the garbage collector. A value that is being read or set at this moment is in use, so the collector
+    /// need not see it.
     pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.0.try_lock().map_or(Ok(()), |set| visit.call(&*set))
     }

@@ -165,7 +165,7 @@ impl CheckBatch {
 
     /// Record the outcomes that the replies to these calls mean.
     ///
-    /// Gives (the checks that are left to Python, each with its reply; the places of refusals that are to be remembered).
+    /// Gives (the checks left to Python, each with its reply; the places of refusals that are to be remembered).
     fn read<'py>(&mut self, replies: &Bound<'py, PyList>) -> PyResult<(Vec<UnreadReply<'py>>, Vec<usize>)> {
         if replies.len() != self.sent.len() {
             return Err(PyValueError::new_err("there are not as many replies as calls"));

@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-const _: () = assert!(LATEST_US == LARGEST, "a line is read that no limit can be asked about, or the other way");
+const _: () = assert!(LATEST_US == LARGEST, "the latest moment of a line is not the latest that a limit decides at");
 
 /// Entries that Python read: `headgate.replay.entries.Entry`.
 pub type Other = Py<PyTuple>;

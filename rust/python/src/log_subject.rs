@@ -58,6 +58,7 @@ pub struct LogSubject<'py, 'own> {
     headers: Option<&'own Bound<'py, PyDict>>,
     /// The names of the headers that the policy reads, by number.
     names: &'own [Py<PyString>],
+    /// The values of those headers in this entry, each read once; empty where the entry has no headers.
     values: SmallVec<[OnceCell<Option<Bound<'py, PyString>>>; 2]>,
 }
 

@@ -108,7 +108,7 @@ impl<'py, 'own> PythonKeys<'py, 'own> {
 
     pub fn key(&mut self, py: Python<'py>, key: KeyHash) -> PyResult<&Bound<'py, PyAny>> {
         match self.keys.entry(key) {
-            Entry::Occupied(key) => Ok(key.into_mut()),
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(place) => {
                 let parts = self.texts.get(&key).unwrap_or(&None);
                 Ok(place.insert(key_of(py, parts)?))

@@ -144,7 +144,7 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
     /// The lines of a header, the first of which is at this place or behind it.
     fn lines_in(&self, headers: &Bound<'py, PyAny>, first: usize, wanted: &[u8]) -> Result<Lines<'py>, ReadError> {
         match find_lines(headers, first, wanted, Spelling::Any)? {
-            Lines::Several(_) if self.reading.is_of_framework => Err(ReadError::NeedsPython), // the framework chooses one
+            Lines::Several(_) if self.reading.is_of_framework => Err(ReadError::NeedsPython), // the framework chooses
             Lines::Several(several) => Ok(match find_lines(headers, first, wanted, Spelling::Plain)? {
                 Lines::None => Lines::Several(several),
                 Lines::One(plain) => Lines::Several(Box::new((plain.as_str()?.to_owned(), several.1))),

@@ -64,7 +64,7 @@ fn with_added_fields<'py>(copied: Bound<'py, PyDict>, fields: &Bound<'py, PyList
     Ok(copied)
 }
 
-/// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.start_with_fields`.
+/// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.python_start_with_fields`.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct FieldStarter {
     start: Py<PyAny>,

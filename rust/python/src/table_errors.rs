@@ -29,7 +29,7 @@ pub fn damaged(_: DamagedState) -> PyErr {
 /// The error of a table whose code failed.
 #[cold]
 pub fn failed() -> PyErr {
-    let message = "the native core failed over what the store holds, as standard error tells: is the store damaged?";
+    let message = "the native core panicked over the states of the store (see standard error): is the store damaged?";
     headgate_error("StoreUnavailable", message.into())
 }
 

@@ -47,7 +47,7 @@ pub struct Connection {
     has_left: AtomicBool,
     /// The next received request is handed over only when all before it are answered.
     holds_back: AtomicBool,
-    /// The request that is refused, counted from 0; NEVER for none.
+    /// The request that is refused, counted from 0; NEVER for none. `refusal` has the reason.
     refused: AtomicU64,
     refusal: Mutex<Option<Refusal>>,
     /// The request after which the connection ends, counted from 0.
@@ -192,8 +192,8 @@ impl Connection {
         self.last.fetch_min(number, Relaxed);
     }
 
-    /// Record that a response announced the end of the connection; what the client sent before it read that is
-    /// discarded.
+    /// Record that a response announced the end of the connection; what the client sends before it has read that is
+    /// still read, and discarded.
     pub fn note_announced_end(&self) {
         self.end_announced.store(true, Relaxed);
     }
@@ -214,7 +214,7 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.0.waiting.end();
         if self.0.has_left() || self.0.holds_back.load(Relaxed) {
-            self.0.woken.notify_one(); // now that all is answered, the protocol may learn that the client has left
+            self.0.woken.notify_one(); // now that all is answered, the protocol may learn that no more is sent
         }
     }
 }

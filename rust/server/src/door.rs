@@ -64,7 +64,7 @@ impl Door {
             stats: (0..threads).map(|_| Stats::default()).collect(),
             ends: AtomicBool::new(false),
         });
-        let (ending, ended) = watch::channel(None);
+        let (ending, ending_receiver) = watch::channel(None);
         let turns = Turns::new(shared.bounds.forwarded);
         let mut door = Self { shared, ending, threads: vec![] };
         for number in 0..threads {
@@ -73,13 +73,13 @@ impl Door {
             let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
             let forward = Forward::new(python_socket.clone(), turns.clone());
             let worker = Arc::new(Worker::new(Arc::clone(&door.shared), number, forward));
-            let ended = ended.clone();
+            let ending = ending_receiver.clone();
             let cpu = cpus.get(number).copied();
             let serve = move || {
                 if let Some(cpu) = cpu {
                     stay_on(cpu);
                 }
-                runtime.block_on(run(worker, listener, ended))
+                runtime.block_on(run(worker, listener, ending))
             };
             door.threads.push(Builder::new().name(format!("headgate-door-{number}")).spawn(serve)?);
         }

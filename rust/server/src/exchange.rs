@@ -20,7 +20,7 @@ use crate::stats::Route;
 use crate::uploads::{Upload, discard_body, head_bytes, read_body};
 use crate::worker::Worker;
 
-/// How long a request stays at the Python service after its client has left.
+/// How long a request stays at the Python service after its client has ended its sending side.
 const AFTER_LEAVING: Duration = Duration::from_secs(2);
 
 /// One request on its way through the door.
@@ -186,11 +186,11 @@ impl Exchange<'_> {
             tokio::time::sleep(AFTER_LEAVING).await;
         };
         tokio::select! {
-                    passed = forward.pass(request, self.connection.peer, held, self.connection.leaves()) => {
-                        passed.ok_or_else(Refusal::service_unreachable)
-                    }
-        () = departed => Err(Refusal::service_unreachable()),
-                }
+            passed = forward.pass(request, self.connection.peer, held, self.connection.leaves()) => {
+                passed.ok_or_else(Refusal::service_unreachable)
+            }
+            () = departed => Err(Refusal::service_unreachable()),
+        }
     }
 }
 

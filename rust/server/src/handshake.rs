@@ -45,7 +45,8 @@ pub async fn perform_handshake(
         match done {
             Some(Ok(mut stream)) => {
                 stream.get_mut().0.is_read();
-                // Where the door closes, a request may follow the handshake: the next check of signals closes it.
+                // While the door closes, a request may already follow the handshake: the signal is cleared here, and
+                // `accepting::finish` sends it again.
                 connection.clear_signal(Signal::Close);
                 return Handshake::Done(Transport::Tls(Box::new(stream)));
             }

@@ -20,17 +20,17 @@ use tower_service::Service;
 /// allow a shorter one than there are turns.
 const RECONNECT_DELAY: Duration = Duration::from_millis(20);
 
-/// How long a request may take to reach the Python service before the service learns that its client has left; a
-/// request that does not wait in line is answered by then.
+/// How long a request may take to reach the Python service before the service learns that its client sends no more;
+/// a request that does not wait in line is answered by then.
 const NOTIFY_DELAY: Duration = Duration::from_millis(100);
 
-/// A connection to the Python service, on which the service can be notified that the client has left.
+/// A connection to the Python service, on which the service can be notified that the client sends no more.
 pub struct Private {
     stream: TokioIo<UnixStream>,
     departure: Arc<Departure>,
 }
 
-/// Whether the client of the request on a connection has left: then the Python service stops waiting on its behalf.
+/// Whether the client of the request on a connection sends no more: then the Python service stops waiting for it.
 #[derive(Default)]
 struct Departure(Mutex<DepartureState>);
 
@@ -142,8 +142,8 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Notify the Python service that the client of a request has left, once the request has been sent. Its connection is
-/// not used again.
+/// Notify the Python service that the client of a request sends no more, once the request has been sent. Its
+/// connection is not used again.
 pub async fn notify_departure(mut connected: CaptureConnection) {
     drop(connected.wait_for_connection_metadata().await);
     sleep(NOTIFY_DELAY).await; // else the connection ends before the request is sent, and waits to be accepted

@@ -72,7 +72,7 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 
     Units are taken off the oldest entries since then: the charge's own entry is not older than these, so the units
-    would not have stayed longer. Where the caller's slow clock has missed that entry, the newest before it are taken.
+    would not have stayed longer. Where the caller's slow clock has missed it, the newest entries before `earliest` go.
     """
     last = state[-1][0]
     border = max(now, last) - limit.period

@@ -117,7 +117,7 @@ def info(as_json: bool) -> None:
 def validate(files: tuple[str, ...], as_json: bool) -> None:
     """Check policy FILEs (- is standard input); all that is wrong is shown, each with its place.
 
-    Warnings tell what can hardly be meant, such as a limit that never refuses; a policy with warnings is good.
+    Warnings report likely mistakes, such as a limit that never refuses; a policy with warnings is valid.
     """
     from headgate.cli.validating import run_validate
 
@@ -175,7 +175,7 @@ def explain(context: click.Context, /, file: Path, entries: list[tuple[str, str]
 _KEY_HELP = (
     "KEY is NAME=VALUE, with an identity of the policy and the value that a request carried, such as user=u42, "
     "ip=203.0.113.9 or an api key (found by its digest, never shown); several make one key. Or it is the parts of a "
-    "key as `headgate explain` tells them. The KEY everyone is for rules that count all requests together."
+    "key as `headgate explain` prints them. The KEY everyone is for rules that count all requests together."
 )
 _RESET_HELP = "A process that refused the KEY just before may go on to refuse it for another second."
 _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the policy's own."

@@ -50,6 +50,6 @@ def _details(verdict: RuleVerdict) -> list[str]:
     unspecified = [unit for unit in units_of(verdict.limits) if not verdict.costs.get(unit)]
     if unspecified:
         lines.append(
-            f"takes no {' or '.join(unspecified)} unless the caller tells how many: the rule says no cost in them"
+            f"takes no {' or '.join(unspecified)} unless the caller states how many: the rule has no cost in them"
         )
     return lines

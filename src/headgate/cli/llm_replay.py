@@ -36,12 +36,12 @@ def _columns(context: click.Context, parameter: click.Parameter, values: tuple[s
 @click.option("--model", default="", metavar="NAME", help="The model of calls whose row names none.")
 @click.option(
     "--column", "columns", multiple=True, metavar="WHAT=COLUMN", callback=_columns,
-    help=f"Which column of the trace tells what; may be repeated. WHAT is one of {', '.join(_COLUMNS)}.",
+    help=f"The column of the trace with a value; may be repeated. WHAT is one of {', '.join(_COLUMNS)}.",
 )  # fmt: skip
 @click.option("--user-column", metavar="COLUMN", help="The same as --column user=COLUMN.")
 @click.option(
     "--output-speed", type=click.IntRange(1, 10**9), metavar="N",
-    help="Tokens of output a second: so calls last whose row tells no duration.",
+    help="Tokens of output a second, for the duration of calls whose row has none.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(

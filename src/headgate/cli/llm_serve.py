@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @options.number(
     "--read-on", default=100, least=0, most=100_000,
-    help="How many answers are read to their end after their client has gone, for the usage that they tell.",
+    help="How many answers are read to their end after their client has left, for the usage that they report.",
 )  # fmt: skip
 @options.number(
     "--read-on-time", "read_on_s", default=60.0, least=0, most=3600,

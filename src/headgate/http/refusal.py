@@ -100,7 +100,7 @@ class _Text(NamedTuple):
     """Up to the seconds."""
 
     end: bytes
-    """From after the milliseconds."""
+    """After the milliseconds."""
 
     never: bytes
     """The whole body where waiting does not help."""

@@ -19,9 +19,8 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("the middleware for aiohttp's client", extra="aiohttp") from error
 
-_convert_error, _error_classes = library_errors(
-    aiohttp.ClientError, __name__, lambda request: None
-)  # its request has an event loop
+# A request of aiohttp cannot be pickled: it has an event loop.
+_convert_error, _error_classes = library_errors(aiohttp.ClientError, __name__, lambda request: None)
 globals().update(_error_classes)  # where pickle looks for them
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from headgate.http.server.asgi_messages import Fields
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
-    NO_LIMITS,
+    MISSING_LIMITS,
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
@@ -185,7 +185,7 @@ class RateLimits(AsyncRouteLimits):
         self._headers = defaults.get("headers", "draft-11")
 
     def __call__(
-        self, limits: LimitsOfRoute = NO_LIMITS, *, override: bool = False, **options: Unpack[RouteOptions]
+        self, limits: LimitsOfRoute = MISSING_LIMITS, *, override: bool = False, **options: Unpack[RouteOptions]
     ) -> RateLimit:
         """Return the argument of `Depends`; the dependency's value is the Decision.
 

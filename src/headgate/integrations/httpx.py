@@ -189,7 +189,7 @@ class _AsyncAdapter(_Adapter):
 
 
 def _buffered(response: httpx.Response, body: bytes) -> httpx.Response:
-    """Return a response that was read in its unread form: the client decodes it, and knows when it was closed."""
+    """Return a read response as if it were unread: the client decodes it, and knows when it was closed."""
     return httpx.Response(
         response.status_code, headers=response.headers, stream=httpx.ByteStream(body), extensions=response.extensions
     )

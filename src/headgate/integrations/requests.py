@@ -98,7 +98,7 @@ class RateLimitAdapter(HTTPAdapter):
 
 
 class _Adapter:
-    """One request of an adapter."""
+    """The `LibraryAdapter` of one request."""
 
     errors = (requests.RequestException,)
 
@@ -147,7 +147,7 @@ class _Adapter:
     def failure_kind(self, error: Exception) -> FailureKind:
         if isinstance(error, requests.exceptions.SSLError):
             return "final"
-        if isinstance(error, requests.ConnectTimeout) or _is_unconnected(error):
+        if isinstance(error, requests.ConnectTimeout) or _is_connect_failure(error):
             return "unsent"
         lost = requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError
         return "lost" if isinstance(error, lost) else "final"
@@ -162,6 +162,6 @@ class _Adapter:
         return isinstance(getattr(self._request, "_body_position", None), int)
 
 
-def _is_unconnected(error: Exception) -> bool:
+def _is_connect_failure(error: Exception) -> bool:
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     return isinstance(error, requests.ConnectionError) and isinstance(reason, NewConnectionError)

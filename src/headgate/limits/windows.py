@@ -89,7 +89,7 @@ class FixedWindow(_Window):
 
 
 class _Sliding(_Window):
-    """Counts the last period, exactly or as an estimate. Text without a word means one of both, by its number."""
+    """Counts the last period, exactly or as an estimate. Text without a word means either, depending on its number."""
 
     __slots__ = ()
 

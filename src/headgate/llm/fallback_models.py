@@ -55,7 +55,7 @@ def _names(value: object, field: str) -> Iterator[str]:
 
 
 def answering(reported: object, models: Sequence[str]) -> str | None:
-    """The one of `models` that `reported`, the model of an answer, names, as a version or exactly; None where none is.
+    """The one of `models` that `reported`, the model of an answer, is, exactly or as its version; None if it is none.
 
     The events of a stream may report several names, a tuple: None, unless all of them name the same model.
     """

@@ -86,7 +86,7 @@ class Price(_Rates):
     def most(self, input_tokens: int, output_tokens: int, web_searches: int = 0) -> int:
         """The most that a call with these tokens can cost: all input written to the cache, all output reasoning.
 
-        If audio or images are dearer, all of it is that.
+        If audio or images are dearer, all tokens are counted as those.
         """
         input_rate, output_rate = self._highest or self._most_rates(input_tokens)
         tokens = -(-(input_tokens * input_rate + output_tokens * output_rate) // MILLION) + self.request

@@ -35,7 +35,7 @@ _SEARCHING_MODELS = re.compile(r"-search-(preview|api)(-|$)|:online$")
 
 _SEARCH_ITEM = "web_search_call"
 _FREE_ACTIONS = frozenset({"open_page", "find_in_page", "find"})
-"""The actions of such an item without a fee: only searches have one. An unknown action counts as a search."""
+"""The actions of such an item that cost no fee: only searches do. An unknown action counts as a search."""
 
 MOST_SEARCHES = 1000
 

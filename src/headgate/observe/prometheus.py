@@ -60,8 +60,8 @@ class Metrics:
 
     def __init__(self, stats: Callable[[], StoreStats], sharing: Sharing | None = None) -> None:
         self.registry, registry = registries(sharing)
-        self.metrics_registry = registry
-        """The registry of each metric; None where metrics are in files."""
+        self.registered_in = registry
+        """The registry in which metrics are registered; None where they are in files."""
 
         self.lag_s = 0.0
         """The longest delay until counts of another worker are in the files."""

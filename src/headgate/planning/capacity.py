@@ -147,5 +147,9 @@ def _assumptions(policy: Policy) -> tuple[str, ...]:
             if skipped
             else ()
         ),
-        *(("of a unit that a rule says no cost in, one request may take a whole quota",) if has_unknown_cost else ()),
+        *(
+            ("where a rule has no cost in a unit, one request may take the whole quota of that unit",)
+            if has_unknown_cost
+            else ()
+        ),
     )

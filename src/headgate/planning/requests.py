@@ -1,4 +1,4 @@
-"""Example requests to which the rules of a policy apply, in all combinations that are possible."""
+"""Example requests for the rules of a policy: combinations of methods, hosts and paths, up to a bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Place = tuple[str, str, str]
 
 
 def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
-    """Yield requests to which as many rules apply together as possible, each with the rules that apply to it."""
+    """Yield a request for each place, with and without further conditions met, and the rules that then apply to it."""
     matcher = Matcher(policy)
     methods, hosts, paths = _places(policy)
     for method, host, path in islice(product(methods, hosts, paths), _most_requests(policy)):

@@ -72,7 +72,7 @@ class Waiting:
 
 
 class HeldUp(NamedTuple):
-    """The obstacle of a request: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
+    """What a request waits for: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
 
     `remaining_us` is how long the request may still wait in the line.
     """
@@ -222,7 +222,7 @@ class RuleWaits:
                 yield Stand(arrival, clock.let_pass(held_up.wait_us))
 
     def _held_up(self, waiting: Waiting, decision: Decision, decided_us: int) -> HeldUp | None:
-        """The obstacle that holds a refused request up for longest; None where it must not wait (any longer).
+        """What holds a refused request up for longest; None where it must not wait (any longer).
 
         Rates come before places, whose turn is not known in advance. The waits that a decision promises count from
         `decided_us`, when it was requested: a thread that is delayed after that does not make a turn come too late.

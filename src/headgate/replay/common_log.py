@@ -2,8 +2,8 @@
 
 `client ident user [time] "request" status bytes "referer" "agent"` and anything after that; a virtual host may precede
 it, with its port or before a client that is an address. Only the client, the time and the request are required. A line
-with an unclosed quote is truncated, except where the quote is inside a request that is followed by status and bytes:
-old servers did not escape requests.
+with an unclosed quote counts as cut off, except where the quote is inside a request that is followed by status and
+bytes: old servers did not escape requests.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _unpacked(
                 yield member.decompress(data, CHUNK)
             except faults as error:
                 # Data after a whole member that is no member itself was appended by mistake.
-                reason = "what follows its end is no more of it" if members > 1 else "it is damaged"
+                reason = "the data after its end is not part of it" if members > 1 else "it is damaged"
                 raise Damaged(f"{reason} ({kind}: {error})") from error
             data = b""
             if member.eof:

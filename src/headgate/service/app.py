@@ -58,7 +58,7 @@ class Service:
             Route(GET, "/healthz", admin.health, "200 while it runs"),
             Route(GET, "/readyz", admin.readiness,
                   "200 while it takes requests and its store answers; 503 while it drains"),
-            Route(GET, "/metrics", admin.figures, "figures for Prometheus"),
+            Route(GET, "/metrics", admin.metrics, "metrics for Prometheus"),
             Route(GET, "/", Overview(gate, lambda: self.routes.routes, scheme).show,
                   "a page for people: what runs here, and how to use it"),
         ])  # fmt: skip

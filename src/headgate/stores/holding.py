@@ -52,7 +52,7 @@ class HoldingLimits(Protocol):
         raise _holds_nothing(self)
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
-        """The whole id of the hold of this name within a key, which need not exist; without a call of the store.
+        """The whole id of the hold of this name within a key, which need not exist; makes no call to the store.
 
         Of an operation with several keys, `key` is the first.
         """

@@ -23,7 +23,7 @@ class LinePlace(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A caller's place in a line. `call` wakes the caller; while that does not wait yet, it only records the call.
+    """A caller's place in a line. `call` wakes the caller; until the caller waits, it only records the call.
 
     `number` identifies it in this process, `order` in the line. `is_first` is whether the store reported that its turn
     has come, `turn_us` the predicted moment of that, `planned` whether a plan of its process counts on it, `passed`
@@ -101,7 +101,7 @@ class StoreLine(Protocol):
     def turns(self) -> Tickets: ...
 
     def place(self, keys: tuple[Key, ...]) -> LinePlace:
-        """The place of the line of a key, which all limits have."""
+        """The place of the line of these keys, which all limits share."""
         ...
 
     @property

@@ -107,7 +107,7 @@ class MemoryStore(Store):
 
 def _native() -> Any:
     if core.native is None:
-        raise ConfigError(f"the native core is required, but is not installed: {core.why_not_native}")
+        raise ConfigError(f"the native core is required, but is not in use: {core.why_not_native}")
     return core.native
 
 

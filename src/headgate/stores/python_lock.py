@@ -9,7 +9,7 @@ from headgate.errors import StoreUnavailable
 
 
 class TableLock:
-    """A lock that refuses its owner in the middle of a decision, instead of a wait for itself without end.
+    """A lock that refuses its owner in the middle of a decision, where it would deadlock.
 
     That owner is the handler of a signal that interrupts a decision, and decides itself: if it were let in, its charge
     would be lost when the decision goes on. Decisions of the native core are not interrupted.

@@ -12,7 +12,7 @@ from headgate.stores.url import open_store
 
 
 def open_shared(policy: Policy, url: str | None, *, file_name: str, workers: int) -> tuple[Store, str]:
-    """The store that `workers` processes share, and the URL of its zone where no store is named ("" elsewhere).
+    """The store that `workers` processes share, and the URL of its zone where no store is named ("" otherwise).
 
     `url` replaces the policy's own store; without both, the store is the zone of this user and namespace. `file_name`
     is the name of the policy's file in messages. Raises ConfigError for a store in the memory of each process, and for

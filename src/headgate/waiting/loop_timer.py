@@ -52,7 +52,7 @@ _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopTimer]] = WeakKey
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep for `seconds`, and at most some microseconds longer."""
+    """Sleep for at least `seconds`, and hardly longer where the loop has a timer of the system."""
     duration_ns = int(seconds * _NS_PER_SECOND)
     if 0 < duration_ns < _LONGEST_NS:
         loop = asyncio.get_running_loop()

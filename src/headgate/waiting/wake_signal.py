@@ -1,4 +1,4 @@
-"""The signal that wakes a thread in line."""
+"""The event that wakes a thread in line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class WakeSignal:
-    """A signal that one thread waits for.
+    """An event that one thread waits for.
 
     Its lock is the interpreter's own: a signal handler that raises never leaves it half acquired. It may do so with a
     `threading.Event`, whose methods are written in Python.

@@ -2,7 +2,7 @@
 //!
 //! What has been poured in and not yet leaked out is what a token bucket of the same numbers has
 //! not yet regained: level = full - units. The two admit the same requests with the same waits, so
-//! they are one transition; both names exist because users know both.
+//! they are one transition; this name is kept because it is the one that people look for.
 //! See docs/algorithms.md#leaky-bucket.
 
 pub use crate::algorithms::token_bucket::{

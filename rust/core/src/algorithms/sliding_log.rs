@@ -196,7 +196,7 @@ fn freed<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64, needed: i64) 
 
 /// The entries without their first `needed` units, and how many units were missing.
 fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
-    let mut expired = 0;
+    let mut emptied = 0;
     for (_, cost) in &mut entries {
         if *cost > needed {
             *cost -= needed;
@@ -204,8 +204,8 @@ fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
             break;
         }
         needed -= *cost;
-        expired += 1;
+        emptied += 1;
     }
-    entries.drain(..expired);
+    entries.drain(..emptied);
     (entries, needed)
 }

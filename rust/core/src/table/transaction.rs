@@ -51,8 +51,8 @@ impl<'table, S: Storage> Transaction<'table, S> {
     }
 
     /// Bring the states that are not charged to the present where a clock once far ahead wrote them.
-    pub fn to_present(&mut self, checks: &[Check], update: &[Option<StateUpdate>], now_us: i64) {
-        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(update) {
+    pub fn to_present(&mut self, checks: &[Check], updates: &[Option<StateUpdate>], now_us: i64) {
+        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(updates) {
             if update.is_none() {
                 self.locked.guards[location.guard].to_present(location.place, check.limit, now_us);
             }
@@ -61,14 +61,14 @@ impl<'table, S: Storage> Transaction<'table, S> {
 
     /// Whether these updates take a slot or a log block that is not there.
     #[inline(always)]
-    pub fn needs_room(&self, checks: &[Check], update: &[Option<StateUpdate>]) -> bool {
+    pub fn needs_room(&self, checks: &[Check], updates: &[Option<StateUpdate>]) -> bool {
         for (index, check) in checks.iter().enumerate() {
             let Location { guard, place, .. } = self.locked.locations[index];
             let (shard, limit) = (&self.locked.guards[guard], &check.limit.limit);
-            if update[index].is_some()
+            if updates[index].is_some()
                 && (place == Place::Absent
                     || limit.algorithm == Algorithm::SlidingLog
-                        && shard.needs_block(place, limit, &self.need(checks, update, index)))
+                        && shard.needs_block(place, limit, &self.need(checks, updates, index)))
             {
                 return true;
             }
@@ -77,10 +77,10 @@ impl<'table, S: Storage> Transaction<'table, S> {
     }
 
     /// What decides whether the charge of a check needs another log block.
-    pub fn need(&self, checks: &[Check], update: &[Option<StateUpdate>], index: usize) -> Need {
+    pub fn need(&self, checks: &[Check], updates: &[Option<StateUpdate>], index: usize) -> Need {
         let guard = self.locked.locations[index].guard;
         let shard = &self.locked.guards[guard];
-        let charge = |index: usize| match update[index] {
+        let charge = |index: usize| match updates[index] {
             Some(StateUpdate::Entries(charge)) => Some(charge),
             _ => None,
         };
@@ -96,16 +96,16 @@ impl<'table, S: Storage> Transaction<'table, S> {
     pub fn write(
         &mut self,
         checks: &[Check],
-        update: &[Option<StateUpdate>],
+        updates: &[Option<StateUpdate>],
         more: impl FnOnce(&mut LockedShards<S::Guard<'table>>) -> Result<(), DamagedState>,
     ) -> Result<(), DamagedState> {
-        for (location, update) in self.locked.locations.iter().zip(update) {
+        for (location, update) in self.locked.locations.iter().zip(updates) {
             if let Some(StateUpdate::Entries(charge)) = update {
                 self.locked.guards[location.guard].shift(location.place, charge.shift);
             }
         }
         self.storage.begin(&mut self.locked);
-        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(update) {
+        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(updates) {
             if let Some(update) = update {
                 self.locked.guards[location.guard].write_state(location.place, location.tag, check.limit, *update);
             }
@@ -118,10 +118,10 @@ impl<'table, S: Storage> Transaction<'table, S> {
     pub fn write_growing(
         &mut self,
         checks: &[Check],
-        update: &[Option<StateUpdate>],
+        updates: &[Option<StateUpdate>],
         more: impl FnOnce(&mut LockedShards<S::Guard<'table>>) -> Result<(), DamagedState>,
     ) -> Result<(), DamagedState> {
-        for (location, update) in self.locked.locations.iter().zip(update) {
+        for (location, update) in self.locked.locations.iter().zip(updates) {
             if let Some(StateUpdate::Entries(charge)) = update {
                 let shard = &mut self.locked.guards[location.guard];
                 let place = shard.find(location.tag);
@@ -129,7 +129,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
             }
         }
         self.storage.begin(&mut self.locked);
-        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(update) {
+        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(updates) {
             if let Some(update) = update {
                 let shard = &mut self.locked.guards[location.guard];
                 let place = shard.find(location.tag);

@@ -12,8 +12,8 @@ impl ZoneStorage {
         let others = limits.clone().count() - logs;
         if logs * RECORDS_OF_LOG + others * RECORDS_OF_NUMBERS > MOST_RECORDS {
             return Err(format!(
-                "{others} limits and {logs} sliding logs are decided together; a zone can charge {MOST_RECORDS} limits, \
-                 where a log counts as {RECORDS_OF_LOG}"
+                "{others} limits and {logs} sliding logs are decided together; a zone can charge {MOST_RECORDS} \
+                 limits, where a log counts as {RECORDS_OF_LOG}"
             ));
         }
         Ok(())

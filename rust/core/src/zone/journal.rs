@@ -75,7 +75,7 @@ pub(super) const SLOT: u64 = 1 << 56;
 pub(super) const ENTRY: u64 = 2 << 56;
 pub(super) const LINK: u64 = 3 << 56;
 pub(super) const BLOCKS: u64 = 4 << 56;
-/// The byte below has the number of words, the rest the first one.
+/// The byte below has the number of words, the lower half the place of the first one.
 pub(super) const WORDS: u64 = 5 << 56;
 pub(super) const CELL: u64 = 6 << 56;
 pub(super) const CHUNK: u64 = 7 << 56;

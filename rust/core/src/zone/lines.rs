@@ -93,22 +93,22 @@ impl Lines {
         LineWords::new(map.line_words(), self.places).put(CHANGING, 1);
     }
 
-    /// Listen for calls of this process's tickets, as long as `on_calls` returns true: it gets the numbers of the
-    /// called tickets, or None where all callers must check whether they are still in line. `on_seat` gets the seat of
+    /// Listen for calls of this process's tickets, as long as `on_called` returns true: it gets the numbers of the
+    /// called tickets, or None where all callers must check whether they are still in line. `started` gets the seat of
     /// this process, or None where there is no room for another process. `now_us` is the monotonic clock.
     pub fn listen<E>(
         &self,
         map: &SharedMap,
         now_us: impl Fn() -> i64,
         interval: Duration,
-        on_seat: impl FnOnce(Option<Seat>) -> Result<(), E>,
-        mut on_calls: impl FnMut(Option<Vec<u64>>) -> Result<bool, E>,
+        started: impl FnOnce(Option<Seat>) -> Result<(), E>,
+        mut on_called: impl FnMut(Option<Vec<u64>>) -> Result<bool, E>,
     ) -> Result<Result<(), E>, Unusable> {
         let Some((seat, _taken)) = self.with(map, now_us(), Tickets::claim)? else {
-            return Ok(on_seat(None));
+            return Ok(started(None));
         };
         let bell = map.bell(1 + seat.process);
-        if let Err(error) = on_seat(Some(seat)) {
+        if let Err(error) = started(Some(seat)) {
             return Ok(Err(error));
         }
         loop {
@@ -117,7 +117,7 @@ impl Lines {
                 Ok(called) => called,
                 Err(_) => Some(Vec::new()), // held by a stopped process: it is tried again
             };
-            match on_calls(called) {
+            match on_called(called) {
                 Ok(true) => bell.wait(rung, interval),
                 Ok(false) => return Ok(Ok(())),
                 Err(error) => return Ok(Err(error)),

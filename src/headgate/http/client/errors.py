@@ -32,7 +32,7 @@ ErrorConverter = Callable[[HeadgateError, Any], Exception]
 def library_errors(
     base: type[Exception], module: str, picklable: Callable[[Any], Any]
 ) -> tuple[ErrorConverter, dict[str, type[Any]]]:
-    """Return the converter of errors to a library's, and the classes of the results by name, as names for `module`.
+    """Return the converter of errors to those of a library, and the classes of these by name, to define in `module`.
 
     `base` is what the library raises where there is no response. `picklable` returns a request that can be pickled.
     """

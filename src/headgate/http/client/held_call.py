@@ -35,7 +35,7 @@ class HeldCall:
 
     def _free(self, actual: Cost | None) -> None:
         held, self._held = self._held, None
-        if held is not None and not in_collector():  # in the collector it is only dropped, and settled as dropped holds
+        if held is not None and not in_collector():  # a hold that is dropped in the collector is settled later
             try:
                 drive(held.free(actual))
             except StoreError as error:

@@ -125,8 +125,8 @@ def read_limit_fields(
     )
 
 
-told = read_limit_fields
-"""The name in 0.1."""
+told, Told, ToldLimit = read_limit_fields, AnnouncedLimits, AnnouncedLimit
+"""The former names."""
 
 
 def _announcing_fields(headers: Headers) -> dict[str, str]:

@@ -23,7 +23,7 @@ LARGEST_INTEGER = 999_999_999_999_999
 _MOST_WRITERS = 4096
 _BYTES = "bytes"
 
-PassingFields = Callable[[Decision], list[tuple[Any, Any]] | None]
+PassingFieldsWriter = Callable[[Decision], list[tuple[Any, Any]] | None]
 """Gives the fields of a decision that passes at once, None where more has to be written or done."""
 
 
@@ -90,7 +90,7 @@ def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
     return writers_of(decision.definitions).text.write(decision)
 
 
-def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool) -> PassingFields:
+def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool) -> PassingFieldsWriter:
     """Return the writer of the fields of decisions that pass at once and were made by their store; None for any other.
 
     `encoded` fields are bytes in lower case, as in ASGI; others are text. `definitions` are those of all decisions,

@@ -18,7 +18,8 @@ class AsgiRequest(Request):
 
     native_reading: ClassVar[str] = "sent"
     """How the native gate reads requests: "sent" as this class does, "framework" where a framework's parsers determine
-    the values of cookies, parameters and headers that were sent several times. Subclasses do not inherit it."""
+    the values of cookies, parameters and headers that were sent several times. It counts only for the
+    class that sets it, not for subclasses."""
 
     scope: Scope
     """The scope from the server."""

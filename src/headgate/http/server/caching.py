@@ -11,9 +11,9 @@ from collections.abc import Iterable
 NO_STORE = ("Cache-Control", "no-store")
 """The field that is added (RFC 9111, section 5.2.2.5)."""
 
-_SPEAKING = frozenset({"cache-control", "expires"})
+_CACHE_FIELDS = frozenset({"cache-control", "expires"})
 
 
 def has_no_cache_field(names: Iterable[str]) -> bool:
     """Whether a response with header fields of these names, in any case, has no field for caches."""
-    return _SPEAKING.isdisjoint(map(str.lower, names))
+    return _CACHE_FIELDS.isdisjoint(map(str.lower, names))

@@ -75,7 +75,7 @@ def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[Addres
 def usable(key: Any) -> Any:
     """Return a key as it is counted; None for one that lacks a part.
 
-    Parts that are long or not ASCII, as a client may send them, are replaced by digests.
+    Parts that are long or not valid text, as a client may send them, are replaced by digests.
     """
     if type(key) is str and 0 < len(key) <= LONGEST_VALUE and key.isascii():
         return key

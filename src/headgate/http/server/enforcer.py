@@ -15,7 +15,7 @@ from headgate.decision import Decision
 from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, StoreError
 from headgate.http.fields.dialects import fields_of
-from headgate.http.fields.ratelimit import PassingFields, passing_without_fields, passing_writer
+from headgate.http.fields.ratelimit import PassingFieldsWriter, passing_without_fields, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
 from headgate.http.server.functions import adapt_functions
 from headgate.http.server.gate_reloads import follow_reloads
@@ -30,7 +30,7 @@ from headgate.http.server.options import (
     function_of,
 )
 from headgate.http.server.request_limits import Charge, RequestLimits, RequestOutcome
-from headgate.http.server.web_gates import NativeDecision
+from headgate.http.server.web_gates import NativeDecider
 from headgate.keys import Key
 from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 from headgate.policy.request import Request
@@ -147,7 +147,7 @@ class Enforcer:
         self.web_gate: Any = None
         """The native gate that reads scopes and environs; None where Python decides."""
 
-        self.decide_natively: NativeDecision | None = None
+        self.decide_natively: NativeDecider | None = None
         """The gate's method for scopes or environs, which decides before a request object is made."""
 
         self._read_natively(source)
@@ -167,7 +167,7 @@ class Enforcer:
         )
         self.decide_natively = gate and (gate.decide if self.asynchronous else gate.decide_environ)
 
-    def _passing_fields(self, headers: Any) -> PassingFields:
+    def _passing_fields(self, headers: Any) -> PassingFieldsWriter:
         if self._observe is not None:
             return _needs_verdict
         if headers == "none":
@@ -237,9 +237,9 @@ class Enforcer:
             name = f"{counted_as} ({number})"
         return name
 
-    def charge_of(self, key: Key, decided_us: int) -> Charge | None:
+    def charge_of(self, key: Key, requested_us: int) -> Charge | None:
         """Return the charge of a route's request that was decided natively."""
-        return None if self._limits is None else self._limits.charge_of(key, decided_us)
+        return None if self._limits is None else self._limits.charge_of(key, requested_us)
 
     def settle_steps(
         self, charge: Charge, request: Request | None, decision: Decision, response: Response

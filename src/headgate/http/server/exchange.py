@@ -70,13 +70,13 @@ class Judgement:
         enforcer, gate, endpoint = self.enforcer, self.enforcer.web_gate, ""
         if gate.distinguishes_endpoints:  # finding the endpoint takes longer than deciding
             endpoint = self.counted_as or getattr(self.request, "endpoint", "")
-        decided_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
+        requested_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
         decided = gate.decide_view(environ, endpoint or NOWHERE)
         if decided is None:
             return None
         outcome, self.fields, key = decided
         if enforcer.keeps_charges:
-            self.charge = (key, decided_us)
+            self.charge = (key, requested_us)
         if self.fields is not None:
             self.decision = outcome
         return outcome
@@ -103,8 +103,8 @@ class Judgement:
             return own
         if charge is None or isinstance(charge, Charge):
             return charge
-        key, decided_us = charge
-        return self.enforcer.charge_of(key, decided_us)
+        key, requested_us = charge
+        return self.enforcer.charge_of(key, requested_us)
 
     @property
     def wait_us(self) -> float:
@@ -280,9 +280,9 @@ class Exchange:
         """
         if self._refused is None or judgement.wait_us > self._refused.wait_us:
             self._refused = judgement
-        has_charged = bool(self._judgements)
+        has_earlier = bool(self._judgements)
         self._judgements += (judgement,)
-        return has_charged
+        return has_earlier
 
     # Report
 

@@ -21,7 +21,7 @@ from headgate.policy.request import Request
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PORTABLE = "__headgate_portable__"
-_OWN = "here"
+_OF_HEADGATE = "here"
 
 REQUEST_FUNCTIONS = ("key", "cost", "exempt", "tier", "limits", "scope")
 """Options that may be functions of the request alone."""
@@ -38,7 +38,7 @@ def portable(function: F) -> F:
 
 def portable_here(function: F) -> F:
     """`portable` for a function of Headgate's own: its results are known, and are not checked."""
-    setattr(function, _PORTABLE, _OWN)
+    setattr(function, _PORTABLE, _OF_HEADGATE)
     return function
 
 
@@ -62,7 +62,7 @@ def _(request: Request) -> Request:
 
 
 def adapt_functions(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with functions that pass on the framework's own request; raises ConfigError for any other."""
+    """Return options whose functions get the framework's own request; raises ConfigError for unusable functions."""
     adapted = dict(options)
     for name in REQUEST_FUNCTIONS:
         if callable(adapted.get(name)):
@@ -95,11 +95,11 @@ def adapt_function(name: str, function: Callable[..., Any]) -> Callable[[Request
     ConfigError for a function of anything else.
     """
     if is_portable(function):
-        return function if getattr(function, _PORTABLE) is _OWN else _for_headgate_request(function, name)
+        return function if getattr(function, _PORTABLE) is _OF_HEADGATE else _for_headgate_request(function, name)
     if takes(function, 1):
-        return _for_own_request(function, name)
+        return _for_framework_request(function, name)
     if takes(function, 0):
-        return _for_own_request(_without_request(function), name)
+        return _for_framework_request(_without_request(function), name)
     raise ConfigError(f"{name} is a function of the request alone, not {_described(function)}")
 
 
@@ -111,7 +111,7 @@ def _adapt_function_of_more(name: str, function: Callable[..., Any], arguments: 
     if not is_coroutine_function(function) and not takes(function, arguments):
         parameters = {"counts": "response", "on_decision": "decision", "refusal": "decision and usual response"}[name]
         raise ConfigError(f"{name} is a function of the request and the {parameters}, not {_described(function)}")
-    return _for_own_request(function)
+    return _for_framework_request(function)
 
 
 def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +143,7 @@ def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
     return adapted
 
 
-def _for_own_request(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+def _for_framework_request(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """Return a function of Headgate's request that calls one of the framework's, which is the option `name`."""
     if is_coroutine_function(function):
 

@@ -73,5 +73,5 @@ def outer_exchanges(scope: MutableMapping[str, Any], middleware: object) -> list
 
 
 def store_exchange(scope: MutableMapping[str, Any], exchange: Exchange, middleware: object) -> None:
-    """Store the exchange of `middleware`, which let a request pass, for those behind it, as long as it keeps it."""
+    """Store the exchange of `middleware`, which let a request pass, for inner ones, while `middleware` refers to it."""
     scope[_OUTER_EXCHANGES] = (*map(ref, outer_exchanges(scope, middleware)), ref(exchange))

@@ -176,7 +176,7 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_fallback(fallback: T) -> T:
-    """Return the fallback for refusals, or None; raises ConfigError if it cannot be called, as a response's text."""
+    """Return the fallback for refusals, or None; raises ConfigError if it is not callable, such as text."""
     if fallback is not None and not callable(fallback):
         raise ConfigError(f"fallback is a function or an application that answers, not {fallback!r:.40}")
     return fallback

@@ -18,7 +18,7 @@ from headgate.policy.identity import AddressIdentity, Combination, EndpointIdent
 _PREFLIGHT = Conditions(
     methods=frozenset({"OPTIONS"}), headers=(("origin", None), ("access-control-request-method", None))
 )
-"""A CORS preflight, which a browser never sends for itself alone (Fetch, 3.2.2)."""
+"""A CORS preflight: a browser sends it only before a request of another origin (Fetch, 3.2.2)."""
 
 
 class PlainRule:

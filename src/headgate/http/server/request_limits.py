@@ -60,7 +60,7 @@ class Charge(NamedTuple):
     limiter: Any
     key: Any
     cost: Cost
-    decided_us: int
+    requested_us: int
     held: HeldRequest | None = None
     """The hold to free when the request has ended, where a limit counts requests in flight."""
 
@@ -163,7 +163,7 @@ class RequestLimits:
 
         Yields calls that may have to be awaited. Raises StoreError.
         """
-        limiter, key, cost, decided_us, held = charge
+        limiter, key, cost, requested_us, held = charge
         if self._counts is None:
             if held is not None:
                 yield from held.free()
@@ -183,7 +183,7 @@ class RequestLimits:
         unused = [max(0, before - now) for before, now in zip(charged, settled, strict=True)]
         more = [max(0, now - before) for before, now in zip(charged, settled, strict=True)]
         if any(unused):
-            ago_us = max(0, self._clock.now_us() - decided_us)
+            ago_us = max(0, self._clock.now_us() - requested_us)
             yield limiter.give_back(key, as_read(unused), ago_us, decision)
         if any(more) and not (yield limiter.hit(key, as_read(more))).allowed:
             remaining = _remaining(limiter.counted.units, (yield limiter.peek(key, as_read([0] * len(more)))))
@@ -232,9 +232,9 @@ class RequestLimits:
             return False
         return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
 
-    def charge_of(self, key: Key, decided_us: int) -> Charge:
+    def charge_of(self, key: Key, requested_us: int) -> Charge:
         """Return the charge of a request that was decided natively."""
-        return Charge(self._fixed_limiter, key, self._cost, decided_us)
+        return Charge(self._fixed_limiter, key, self._cost, requested_us)
 
     async def warm_up(self) -> None:
         """Have the store connect before the first request; a failure is logged."""
@@ -260,13 +260,13 @@ class RequestLimits:
 
     def take_back_steps(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
         """Give back the whole charge; yields calls that may have to be awaited. Raises StoreError."""
-        limiter, key, cost, decided_us, held = charge
+        limiter, key, cost, requested_us, held = charge
         if held is not None:
             yield from held.free(0)
             return
         charged = limiter.counted.read(cost)
         if any(charged):
-            ago_us = max(0, self._clock.now_us() - decided_us)
+            ago_us = max(0, self._clock.now_us() - requested_us)
             yield limiter.give_back(key, limiter.counted.as_read(charged), ago_us, decision)
 
     def _decide(self, request: Request) -> RequestOutcome:
@@ -521,5 +521,5 @@ def _endpoint_counter(request: Request) -> str:
 
 
 def _is_preflight(request: Request) -> bool:
-    """Whether this is a CORS preflight, which a browser never sends for itself alone (Fetch, 3.2.2)."""
+    """Whether this is a CORS preflight: a browser sends it only before a request of another origin (Fetch, 3.2.2)."""
     return "origin" in request.headers and "access-control-request-method" in request.headers

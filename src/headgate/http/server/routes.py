@@ -31,7 +31,7 @@ LimitsOfRoute = AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None
 """Limits, those of each tier, or a function that gives those of a request; None: not limited."""
 
 _MEMORY = "memory://"
-NO_LIMITS: Any = None
+MISSING_LIMITS: Any = None
 """The default for the limits of `rate_limit()`, which raises an error; to type checkers the limits are required."""
 
 _EXEMPT = "__headgate_exempt__"
@@ -167,9 +167,9 @@ class AsyncRouteLimits:
 def application_enforcers(
     policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions, owner_name: str
 ) -> ApplicationEnforcers:
-    """Return the enforcers for all requests of an asyncio application, by a policy or by limits, for each application.
+    """Return the enforcers of an asyncio middleware, one for each application, by a policy or by limits.
 
-    `owner_name` is the name in messages.
+    `owner_name` is the middleware's name in messages.
     """
 
     def make(application: object) -> Enforcer:

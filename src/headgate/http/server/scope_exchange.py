@@ -56,7 +56,7 @@ class ScopeExchange(Exchange):
         request: Any = None,
         native_outcome: NativeOutcome | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
-        """Have a route's enforcer judge; return the judgement, or an awaitable of it where a store or a queue is slow.
+        """Have a route's enforcer judge; return the judgement, or an awaitable where a store or a queue is waited for.
 
         The request counts under `counted_as`, or else under the template of the route; with a number, where another
         place uses that name already: see `Enforcer.counter_name`, also for `place_id`. `kind` makes Headgate's request
@@ -68,14 +68,14 @@ class ScopeExchange(Exchange):
             counted_as = enforcer.counter_name(counted_as, place_id, self._judgements)
         gate, (decided, charge) = enforcer.web_gate, native_outcome or (None, None)
         if gate is not None and native_outcome is None:
-            decided_us = enforcer.clock.now_us()
+            requested_us = enforcer.clock.now_us()
             try:
                 decided = gate.decide_route(scope, counted_as or NOWHERE)
             except StoreError as error:
                 decided = error
             if type(decided) is tuple:
                 decided, fields, key = decided
-                charge = (key, decided_us)
+                charge = (key, requested_us)
                 if fields is not None:
                     judgement = Judgement()
                     judgement.enforcer, judgement.place_id, judgement.counted_as = enforcer, place_id, counted_as
@@ -114,7 +114,7 @@ class ScopeExchange(Exchange):
         if isinstance(outcome, Decision):
             fields = enforcer.passing_fields(outcome) if outcome.allowed else None
         elif outcome is not None and not isinstance(outcome, StoreError):
-            return self._judge_async(enforcer, kind, parts, outcome, request, place_id, counted_as, charge)
+            return self._judge_scope_async(enforcer, kind, parts, outcome, request, place_id, counted_as, charge)
         if request is None and (fields is None or enforcer.settles):
             request = kind(*parts)
             if counted_as:
@@ -146,7 +146,7 @@ class ScopeExchange(Exchange):
         self._pass(judgement)
         return judgement
 
-    async def _judge_async(
+    async def _judge_scope_async(
         self,
         enforcer: Enforcer,
         kind: RequestKind,

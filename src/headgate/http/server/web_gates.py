@@ -17,7 +17,7 @@ from headgate.policy.request import Request
 NOWHERE = "-"
 """The name under which requests without a route count."""
 
-NativeDecision = Callable[[Any, Any], Any]
+NativeDecider = Callable[[Any, Any], Any]
 """Takes a scope and `send`, or an environ and `start_response`. Where the request passes at once, it returns a `send`
 or `start_response` that adds the fields; else the decision, which may have to be awaited; None where `Enforcer.decide`
 has to decide. Raises StoreError.

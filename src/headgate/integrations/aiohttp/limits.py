@@ -15,7 +15,7 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import RouteOptions, check_fallback
 from headgate.http.server.routes import (
     DEPTH,
-    NO_LIMITS,
+    MISSING_LIMITS,
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
@@ -37,7 +37,7 @@ class RateLimits(AsyncRouteLimits):
 
     def __call__(
         self,
-        limits: LimitsOfRoute = NO_LIMITS,
+        limits: LimitsOfRoute = MISSING_LIMITS,
         *,
         override: bool = False,
         fallback: Handler | None = None,

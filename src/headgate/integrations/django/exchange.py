@@ -49,7 +49,7 @@ class DjangoExchange(ResponseExchange):
         gate = enforcer.web_gate
         environ = gate and environ_of(request)
         if environ is not None:
-            decided_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
+            requested_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
             try:
                 decided = gate.decide_view(environ, route_of(request) if gate.distinguishes_endpoints else NOWHERE)
             except StoreError as error:
@@ -57,9 +57,9 @@ class DjangoExchange(ResponseExchange):
             if decided is not None:
                 outcome, fields, key = decided
                 if fields is not None:
-                    self._passed = (enforcer, decided, decided_us)
+                    self._passed = (enforcer, decided, requested_us)
                     return None
-                charge = (key, decided_us) if enforcer.keeps_charges else None
+                charge = (key, requested_us) if enforcer.keeps_charges else None
         judgement = self.judge(enforcer, DjangoRequest(request), decided=outcome)
         judgement.charge = charge
         return judgement.refusal
@@ -69,10 +69,10 @@ class DjangoExchange(ResponseExchange):
         # Should several threads call this for one request, `pop` returns the decision to one of them.
         passed = None if self._passed is None else vars(self).pop("_passed", None)
         if passed is not None:
-            enforcer, (decision, fields, key), decided_us = passed
+            enforcer, (decision, fields, key), requested_us = passed
             judgement = Judgement()
             judgement.enforcer, judgement.decision, judgement.fields = enforcer, decision, fields
-            judgement.charge = (key, decided_us) if enforcer.keeps_charges else None
+            judgement.charge = (key, requested_us) if enforcer.keeps_charges else None
             judgement.has_passed = True
             self._judgements = (judgement, *self._judgements)
         return self

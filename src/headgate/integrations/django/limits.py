@@ -13,7 +13,7 @@ from headgate.drive import answered, is_on_asyncio
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback, check_limits
-from headgate.http.server.routes import DEPTH, NO_LIMITS, OVERRIDE, LimitsOfRoute, check_endpoint
+from headgate.http.server.routes import DEPTH, MISSING_LIMITS, OVERRIDE, LimitsOfRoute, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.django.exchange import DjangoExchange, opened
 from headgate.integrations.django.refusals import answer_refusal, answer_refusal_async
@@ -27,7 +27,7 @@ _METHODS = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
 
 def rate_limit(
-    limits: LimitsOfRoute = NO_LIMITS,
+    limits: LimitsOfRoute = MISSING_LIMITS,
     *,
     override: bool = False,
     fallback: Callable[..., Any] | None = None,

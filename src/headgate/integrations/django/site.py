@@ -92,7 +92,7 @@ class Site:
         limits = _with_groups({"limits": limits})["limits"]
         enforcer = self._routes[asynchronous].enforcer(limits, own)
         if asynchronous:
-            enforcer.decide = _asking_again(enforcer.decide)
+            enforcer.decide = _deciding_again(enforcer.decide)
         return enforcer
 
     def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
@@ -229,26 +229,26 @@ class _AsyncPolicyEnforcer(Enforcer):
 
     def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
         super().__init__(policy, options, asynchronous=True, kind=kind, owner_name=_SETTINGS)
-        self.decide = _asking_again(self.decide)
+        self.decide = _deciding_again(self.decide)
 
     def follow(self, source: GateRequests) -> None:
         """Judge by a policy that was just reloaded."""
         super().follow(source)
-        self.decide = _asking_again(self.decide)
+        self.decide = _deciding_again(self.decide)
 
 
-def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Return an `ask` for an event loop that awaits the values which functions of the request need, and asks again."""
+def _deciding_again(decide: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """Return a `decide` for an event loop that awaits the values which functions of the request need, and retries."""
 
-    async def ask_again(request: Request) -> Any:
+    async def decide_again(request: Request) -> Any:
         for _ in REQUEST_FUNCTIONS:  # each function may need a value, once
             try:
-                return await answered(ask(request))
+                return await answered(decide(request))
             except NotLoaded as error:  # nothing is charged before all functions have returned
                 await error.load()
-        return await answered(ask(request))
+        return await answered(decide(request))
 
-    return ask_again
+    return decide_again
 
 
 def read_settings() -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback
 from headgate.http.server.routes import (
     DEPTH,
-    NO_LIMITS,
+    MISSING_LIMITS,
     OVERRIDE,
     ApplicationEnforcers,
     LimitsOfRoute,
@@ -98,7 +98,7 @@ class RateLimits:
 
     def __call__(
         self,
-        limits: LimitsOfRoute = NO_LIMITS,
+        limits: LimitsOfRoute = MISSING_LIMITS,
         *,
         override: bool = False,
         fallback: View | None = None,

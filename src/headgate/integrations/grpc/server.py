@@ -163,7 +163,7 @@ class _Enforcers:
         self._methods: dict[str, Enforcer | None] = {}
         if policy is not None:
             if methods is not None:
-                raise ConfigError("methods go with limits; a policy defines it itself, by path")
+                raise ConfigError("methods go with limits; a policy defines them itself, by path")
             owner_name = f"{'Async' if asynchronous else ''}RateLimitInterceptor"
             self._owner = self._rest = Enforcer(policy, options, asynchronous=asynchronous, owner_name=owner_name)
             return

@@ -14,7 +14,7 @@ from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import error_with_fields, with_fields
 from headgate.http.server.options import Response, RouteOptions, check_fallback
-from headgate.http.server.routes import NO_LIMITS, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
+from headgate.http.server.routes import MISSING_LIMITS, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
 from headgate.integrations.litestar.request import LitestarRequest, application_of, template_of
 
@@ -27,7 +27,7 @@ class RateLimits(AsyncRouteLimits):
 
     def __call__(
         self,
-        limits: LimitsOfRoute = NO_LIMITS,
+        limits: LimitsOfRoute = MISSING_LIMITS,
         *,
         override: bool = False,
         fallback: ASGIApp | None = None,

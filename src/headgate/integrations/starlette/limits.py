@@ -30,7 +30,7 @@ from headgate.http.server.fallback_errors import error_with_fields
 from headgate.http.server.options import Refusal, Response, RouteOptions, check_fallback, without_content
 from headgate.http.server.routes import (
     DEPTH,
-    NO_LIMITS,
+    MISSING_LIMITS,
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
@@ -66,7 +66,11 @@ class RateLimits(AsyncRouteLimits):
     """
 
     def __call__(
-        self, limits: LimitsOfRoute = NO_LIMITS, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
+        self,
+        limits: LimitsOfRoute = MISSING_LIMITS,
+        *,
+        fallback: Endpoint | None = None,
+        **options: Unpack[RouteOptions],
     ) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator of endpoints: of functions of a request or a websocket, or methods of an HTTPEndpoint.
 
@@ -95,7 +99,7 @@ class RouteLimit:
     def __init__(
         self,
         app: ASGIApp,
-        limits: LimitsOfRoute = NO_LIMITS,
+        limits: LimitsOfRoute = MISSING_LIMITS,
         *,
         rate_limits: RateLimits | None = None,
         fallback: ASGIApp | None = None,

@@ -34,7 +34,7 @@ class Places(Protocol[T_co]):
     def decide(self, scope: Scope, /) -> Any:
         """Decide natively at the `RoutePlace` of a request, if it is known and no other limit has judged the request.
 
-        Return a `RoutePassed`, which is then the request's exchange, or an `NativeOutcome`; None where nothing was
+        Return a `RoutePassed`, which is then the request's exchange, or a `NativeOutcome`; None where nothing was
         decided. Raises StoreError.
         """
         ...

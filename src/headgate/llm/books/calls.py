@@ -54,8 +54,8 @@ class Subject(NamedTuple):
 class Change(NamedTuple):
     """A change of a call's sums by `delta`.
 
-    `counted_us` is 0 where the change counts in the period of the call's admission; else that month was closed, and the
-    change counts in the period of that time.
+    `counted_us` is 0 where the change counts in the period of the call's admission. Where that month was closed, it is
+    the time in whose period the change counts.
     """
 
     subject: Subject
@@ -94,7 +94,7 @@ class Calls:
         self._closed, self._closing_periods = {}, None
 
     def end(self) -> None:
-        """Count the holds that are not settled as they are."""
+        """Count the amounts of holds that are not settled as held."""
         for id, (subject, held) in self._holds.items():
             if id not in self._taken:
                 self._change(id, subject, held, subject.at_us, keep=True)

@@ -136,7 +136,7 @@ def close_month(books: str, month: str, *, zone: str | None, author: str, now_us
         zone = check_zone(zone or "UTC")
         since_us, until_us = bounds_us(month, zone)
         if now_us < until_us:
-            raise ArgumentError(f"{month} is not over yet in {zone}: it can be closed once it is over")
+            raise ArgumentError(f"{month} is not over yet in {zone}, and only a month that is over can be closed")
         sums = report_of([read], zone=zone, since_us=since_us, until_us=until_us).total.booked
         record = Closing(now_us, month, zone, sums._asdict(), author)
         append(record)

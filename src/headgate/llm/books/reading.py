@@ -55,7 +55,7 @@ class Unreadable:
 
 
 def first_fault(books: ReadBooks) -> tuple[bool, UnreadableLine | None]:
-    """(whether any record can be read; if not, the first line or row, None where there is none)"""
+    """(whether any record can be read, if none the first line or row that cannot, else None)"""
     unreadable = Unreadable()
     for _ in books.records(unreadable):
         return True, None

@@ -26,7 +26,7 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
     """The limits of a decision: for each unit the one that is nearest to refusing, or that refuses for longest.
 
     `x-ratelimit-{limit,remaining,reset}-{requests,tokens,input-tokens,...}`, the reset a duration such as `6m0s`; or
-    `anthropic-ratelimit-{...}-{limit,remaining,reset}`, the reset a time (RFC 3339). Money is in whole units: `-usd`.
+    `anthropic-ratelimit-{...}-{limit,remaining,reset}`, the reset a time (RFC 3339). Money is in dollars: `-usd`.
     Limits of calls in flight are left out: they have no reset.
     """
     headers: list[tuple[str, str]] = []

@@ -74,7 +74,7 @@ class FileSamples:
             or not is_trusted
             or status.st_mode & (0o002 if group is not None else 0o022)
         ):
-            raise StoreError("its directory is none, or another user may write to it")
+            raise StoreError("its directory is not a directory, or another user may write to it")
         mode = 0o600 if group is None else 0o660
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:

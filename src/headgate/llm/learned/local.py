@@ -202,7 +202,7 @@ class LocalLearned:
         _add_all(series, buckets)
 
     def _samples_of(self, key: str, model: str, most: int) -> tuple[ModelSamples, Samples, Samples | None] | None:
-        """(samples of the model, of its size, of this size of the key) for a call; None for one that is impossible."""
+        """(samples of the model, of its size, of this size of the key); None if the name or the size is too large."""
         size = (most.bit_length() + 1) >> 1
         if len(model) > LONGEST_MODEL or size > LARGEST_SIZE:
             return None

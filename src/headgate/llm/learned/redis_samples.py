@@ -1,4 +1,4 @@
-"""The samples of all processes, on a Redis or Valkey: a hash for each series, merged by one call of one script.
+"""The samples of all processes, on a Redis or Valkey: a hash for each series, merged by one script call for each.
 
 A series is kept for a month after its last change; one of few samples for a day, as clients that invent keys cause
 any number of these.

@@ -104,7 +104,7 @@ class Taken(NamedTuple):
     former: int = 0
 
 
-LossReason = Literal["cancelled", "lost"]
+StopReason = Literal["cancelled", "lost"]
 """Why a worker no longer has a job: it was cancelled, or another worker has it."""
 
 Finished = Literal["ended", "was ended", "lost"]
@@ -172,7 +172,7 @@ class Backlog(Protocol):
         """Report that capacity in these scopes was given back: the first lane waiting for each may try again."""
         ...
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, StopReason]:
         """Report that a worker is alive and has these jobs; return those that it no longer has, and why."""
         ...
 

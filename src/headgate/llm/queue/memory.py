@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.errors import ConflictingId
-from headgate.llm.queue.backlog import Bounds, Fairness, Finished, LossReason, Nothing, Taken
+from headgate.llm.queue.backlog import Bounds, Fairness, Finished, Nothing, StopReason, Taken
 from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFull, UnknownJob
 from headgate.llm.queue.lane import Waiting
 from headgate.llm.queue.lanes import Lanes
@@ -170,15 +170,15 @@ class MemoryBacklog:
         self._lanes.wake_scopes(scopes)
         self.news.publish("freed", "")
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
-        lost_jobs: dict[str, LossReason] = {}
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, StopReason]:
+        stop_reasons: dict[str, StopReason] = {}
         for id in ids:
             entry = self._jobs.get(id)
             if entry is None or entry.worker != worker:
-                lost_jobs[id] = "lost"
+                stop_reasons[id] = "lost"
             elif entry.state == "cancelled":
-                lost_jobs[id] = "cancelled"
-        return lost_jobs
+                stop_reasons[id] = "cancelled"
+        return stop_reasons
 
     async def cancel(self, id: str) -> Job:
         now_us = self._now()
@@ -280,7 +280,7 @@ def answer_of(encoded: bytes) -> Any:
 
 
 def check_bounds(bounds: Bounds, request: JobRequest, used: tuple[int, int], account_use: tuple[int, int]) -> None:
-    """Raise QueueFull if one more job exceeds a bound; `used` and `account_use` are (jobs, bytes)."""
+    """Raise QueueFull if one more job exceeds a bound; `used` is all (jobs, bytes), `account_use` the account's."""
     for name, total in (
         ("user_jobs", account_use[0] + 1),
         ("user_bytes", account_use[1] + request.size),

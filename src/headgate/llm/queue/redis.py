@@ -16,7 +16,7 @@ from typing import Any
 from headgate.clock import Clock
 from headgate.errors import ConfigError, ConflictingId, MissingExtraError, StoreError
 from headgate.llm.entry import Caller
-from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, LossReason, Nothing, Taken
+from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, Nothing, StopReason, Taken
 from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFull, UnknownJob
 from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
@@ -114,7 +114,7 @@ class RedisBacklog:
     async def wake(self, scopes: tuple[str, ...]) -> None:
         await self._run("wake", *scopes)
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, StopReason]:
         reply = await self._run("keep", worker, *ids)
         return {id: word.decode() for id, word in zip(ids, reply, strict=True) if word}
 

@@ -270,10 +270,10 @@ class LlmWorker:
                 if not self._attempts:
                     continue
                 try:
-                    lost_jobs = await self._backlog.keep(self.name, tuple(self._attempts))
+                    stop_reasons = await self._backlog.keep(self.name, tuple(self._attempts))
                 except StoreError as error:
                     log.warning("a worker could not report that it is alive: %s", error)
                     continue
-                for id, why in lost_jobs.items():
+                for id, reason in stop_reasons.items():
                     if id in self._attempts:
-                        self._attempts[id][0].stop(why)
+                        self._attempts[id][0].stop(reason)

@@ -30,8 +30,8 @@ class Admin:
         await self._gate.ping()
         return ServiceResponse(200, TEXT, b"ready\n")
 
-    async def figures(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
-        """The figures in Prometheus' text format; they include every request that was answered before this one."""
+    async def metrics(self, request: ServiceRequest, suffix: str) -> ServiceResponse:
+        """The metrics in Prometheus' text format; they include every request that was answered before this one."""
         if self._metrics.lag_s:
             await asyncio.sleep(self._metrics.lag_s)
         return ServiceResponse(200, CONTENT_TYPE.encode(), self._metrics.exposition())

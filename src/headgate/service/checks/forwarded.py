@@ -1,4 +1,4 @@
-"""The request that a gateway has checked, as the gateway's headers describe it.
+"""The request that a gateway asks the service to check, as the gateway's headers describe it.
 
 The gateway overwrites `X-Forwarded-Method`, `-Uri`, `-Host` and `-For` (or sends `X-Original-Method`
 and `X-Original-URI`). The query string of the gateway's own request is ignored:

@@ -102,7 +102,7 @@ class RequestReader:
                 self._in_fields = self.phase == HEAD and bool(self._url)
 
     def _end_of_one_kind(self, data: bytes, position: int, *, is_ascii: bool) -> int:
-        """The end of the part that may be parsed at once: it has all of a request's first line, or nothing of it."""
+        """The end of the part that may be parsed at once: where not all is ASCII, a whole first line, or none of it."""
         if is_ascii or self.phase != BODY:
             return (data.rfind if is_ascii else data.find)(b"\n", position) + 1 or len(data)
         if self._length >= 0:

@@ -1,7 +1,7 @@
 """The port of a service with the native front door before it, which answers clients on threads of its own.
 
 The door decides checks without Python, and forwards all other requests to the HTTP server of this process, on a private
-See docs/decisions/0061-the-front-doors-intake.md.
+socket. See docs/decisions/0061-the-front-doors-intake.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("headgate")
 
 PASSED_ON = 2048
 """The most requests that Python handles at one time; others wait. Half of it is reserved for those that settle holds
-or query health and figures."""
+or query health and metrics."""
 
 MOST_WAITING = 1000
 """The most of the other half that may wait in line: the rest stays free for requests that do not wait."""
@@ -74,7 +74,7 @@ class FrontDoor:
         self._door: Any = None
         self._ends = False
         self._service = service
-        self._figures = DoorMetrics(service.metrics.metrics_registry)
+        self._door_metrics = DoorMetrics(service.metrics.registered_in)
         assert core.native is not None
         self._tally = core.native.CheckTally()
         self._decisions = TallyReader(self._tally)
@@ -108,7 +108,7 @@ class FrontDoor:
         self._service.events.subscribed.append(self._swap)
         metrics = self._service.metrics
         metrics.before_exposition.append(self._count)
-        if metrics.metrics_registry is None:  # other workers expose the counts of this one
+        if metrics.registered_in is None:  # other workers expose the counts of this one
             metrics.lag_s = 2 * _COUNT_EVERY_S
             self._counting = asyncio.create_task(self._keep_counting())
 
@@ -161,7 +161,7 @@ class FrontDoor:
     def _count(self) -> None:
         """Update the metrics of the service."""
         self._service.metrics.add(self._decisions.read())
-        self._figures.update(DoorCounts(*self._door.figures()))
+        self._door_metrics.update(DoorCounts(*self._door.figures()))
 
     async def _keep_counting(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The service in several processes: one port, one store, one set of figures, one policy file.
+"""The service in several processes: one port, one store, one set of metrics, one policy file.
 
 Errors are found before the first process is forked, and reported once. Each worker builds its own gate;
 all share the store that the parent opened, and the files that it had read.

@@ -58,7 +58,7 @@ class RefusalNotes(Protocol):
 
 
 class GuardedHolds:
-    """The steps of holding, settling and extending; they yield calls of the store.
+    """The steps of holding, settling and extending; they yield calls to the store.
 
     `local` and `pending_settlements` are those of the store, `bound` and `fallback` the limits on it and in its place.
     Each method calls its `on_outage` where the store does not answer: that starts to probe for the end of the outage,

@@ -1,6 +1,6 @@
 """Limits of a guarded store: the store decides, or the fallback where the store does not answer.
 
-Each method is written once, as steps that yield calls of the store; `drive` runs them in either colour.
+Each method is written once, as steps that yield calls to the store; `drive` runs them in either colour.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BatchedLimits(NamedTuple):
 
 
 class _GuardedLimits:
-    """The common part of the guarded limits of both colours: each method as steps, which yield calls of the store."""
+    """The common part of the guarded limits of both colours: each method as steps, which yield calls to the store."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class Refusals:
         self.known: dict[_Name, _Refusal] = {}
         self.of_state: dict[_State, set[_Name]] = {}
         self.undone = 0
-        """Counts what was given back or reset."""
+        """How many times something was given back or reset."""
 
         self.limits = 0
         self._held: dict[str, Callable[[], tuple[_State, ...]]] = {}
@@ -141,7 +141,7 @@ class RefusalMemory:
         return _later(refusal.decision, now_us - refusal.since_us)
 
     def remember(self, operation: Operation, decision: Decision, undone: int) -> None:
-        """Remember a refusal, if no other charge can change it; `undone` was read before the call of the store."""
+        """Remember a refusal, if no other charge can change it; `undone` was read before the call to the store."""
         until_us = REMEMBERED_US
         for reading in decision.limits:
             if not reading.allowed:

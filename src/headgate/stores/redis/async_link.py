@@ -354,7 +354,7 @@ class _LoopConnections:
                 silent.redirected(error, address)
                 directed_to = None if moves else self._slots.redirected(error, slot, address)
             except LOST as error:
-                self._slots.forget_servers(address)
+                self._slots.note_failed(address)
                 silent.raise_for(error, address, self._shown)
             else:
                 if silent.failures:
@@ -368,7 +368,7 @@ class _LoopConnections:
         except TimeoutError as error:
             if sent_to is None:
                 raise too_late(self._shown, refusal, address) from error
-            self._slots.forget_servers(sent_to)
+            self._slots.note_failed(sent_to)
             self._slots.silent.raise_for(error, sent_to, self._shown)
 
     async def _learn_slots(self) -> None:
@@ -386,7 +386,7 @@ class _LoopConnections:
                 self._slots.learn(await self._request_slots(address), address)
             except (exceptions.RedisError, OSError, StoreError) as error:
                 last_error = error
-                self._slots.forget_servers(address)
+                self._slots.note_failed(address)
                 continue
             return
         raise last_error

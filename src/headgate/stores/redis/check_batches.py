@@ -45,17 +45,17 @@ class _BatchRun:
         self._link = link
         self._guard = guard
         self._batch = batch
-        self._stepwise = _StepwiseChecks(batch, failure)
+        self._unusual = _UnusualChecks(batch, failure)
         self._done = done
-        self._undo = guard.refusals.undone
+        self._undone = guard.refusals.undone
         self._count = 0
         self._refused: list[int] = []
 
     def begin(self, clock: Clock | None) -> None:
         """Send the calls to the store, or decide without it."""
-        batch, stepwise, multiplexer = self._batch, self._stepwise, self._link.multiplexer
+        batch, unusual, multiplexer = self._batch, self._unusual, self._link.multiplexer
         if self._guard.breaker.state != CLOSED or multiplexer is None:
-            stepwise.begin(range(len(batch)))
+            unusual.begin(range(len(batch)))
             self._finish(None)
             return
         moment, refusals = _explicit_now_us(clock), self._guard.refusals.known
@@ -66,8 +66,8 @@ class _BatchRun:
             indexes = batch.unusual()
             if refusals:
                 indexes = sorted({*indexes, *batch.remembered(refusals)})
-            stepwise.begin(indexes)
-            calls = {index: pack_command(call.by_sha) for index, call in stepwise.calls.items()}
+            unusual.begin(indexes)
+            calls = {index: pack_command(call.by_sha) for index, call in unusual.calls.items()}
             packed, self._count = batch.pack(calls, moment)
         if self._count:
             multiplexer.execute_packed(packed, self._count, self)
@@ -80,7 +80,7 @@ class _BatchRun:
             left, refused = self._batch.read(replies)
             self._record(len(left), refused)
             replied = dict(left)
-            self._stepwise.begin(index for index in replied if index not in self._stepwise.calls)
+            self._unusual.begin(index for index in replied if index not in self._unusual.calls)
             self._finish(replied)
         except Exception as error:
             self._done(error)
@@ -106,7 +106,7 @@ class _BatchRun:
             guard.breaker.succeeded()
         self._forget_refusals(0)
         for index in refused:
-            batch.limits(index).remember(batch.operation(index), batch.decision(index), self._undo)
+            batch.limits(index).remember(batch.operation(index), batch.decision(index), self._undone)
         if refused:
             self._forget_refusals(refused[0])
 
@@ -118,11 +118,11 @@ class _BatchRun:
                 self._batch.limits(index).charged(self._batch.operation(index))
 
     def _finish(self, replies: dict[int, Any] | None) -> None:
-        """Continue the stepwise checks, if any, with the replies to their first steps."""
-        if not self._stepwise.calls:
+        """Continue the unusual checks, if any, with the replies to their first steps."""
+        if not self._unusual.calls:
             self._done(None)
             return
-        task = begun(self._stepwise.resume(self._link, replies))
+        task = begun(self._unusual.resume(self._link, replies))
         task.add_done_callback(lambda ended: self._done(ended.exception()))
 
 
@@ -131,7 +131,7 @@ def _explicit_now_us(clock: Clock | None) -> int | None:
     return None if clock is None or isinstance(clock, SystemClock) else check_now(clock.now_us())
 
 
-class _StepwiseChecks:
+class _UnusualChecks:
     """The checks of a batch that are decided in steps, by their indexes."""
 
     def __init__(self, batch: Any, failure: Failing) -> None:

@@ -120,7 +120,7 @@ class ClusterPools:
                     )
                 except (exceptions.RedisError, OSError, StoreError) as error:
                     last_error = error
-                    self._slots.forget_servers(address)
+                    self._slots.note_failed(address)
                     self._remaining_s(deadline_us)
                     continue
                 return

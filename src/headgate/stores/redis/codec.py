@@ -32,7 +32,7 @@ _UNITS = _BEFORE.unpack_from
 _SUMS = 1 << 53
 
 UNITS = 8
-"""Length in bytes of a reply with a bucket's too few units; no other reply of one limit is as long."""
+"""Length in bytes of the reply with the units of a bucket that has too few; no other of one limit is as long."""
 
 
 class KeyName:

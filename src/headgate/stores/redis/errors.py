@@ -46,7 +46,7 @@ _PERMANENT = {
 }
 
 
-_SENTINEL_RIGHTS = "the user at the Sentinels may not query the primary: it needs +sentinel|masters"
+_SENTINEL_RIGHTS = "the user at the Sentinels may not ask them for the primary: it needs +sentinel|masters"
 
 
 def store_error(error: Exception, shown: str) -> StoreError:

@@ -78,7 +78,7 @@ class HoldCommands:
         """The short paths to a hold under a new id, and to its settlement; None where these limits have none."""
 
     def id_of(self, key: Key, name: str | bytes) -> str:
-        """The complete id of a hold, given its name within a key."""
+        """The whole id of a hold, given its name within a key."""
         text = encode_key(key)
         return whole_id(text, name, _slot_of(text))
 
@@ -107,7 +107,8 @@ class HoldCommands:
             else:
                 result = yield from self._reserve_sharded(self._shards(names, id, slot), terms, names, costs, amounts)
         except StoreError as error:
-            error.hold_id, error.was_sent = id, error.was_sent or not self.calls.are_few  # else an earlier call may be
+            error.hold_id = id
+            error.was_sent = error.was_sent or not self.calls.are_few  # of several calls, an earlier one perhaps was
             raise
         if isinstance(result, Conflict):
             raise conflicting(result, terms.identity, amounts)

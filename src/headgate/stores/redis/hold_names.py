@@ -1,4 +1,4 @@
-"""The Redis key of a hold's record: it follows from the complete id alone, and is in the slot of the hold's states."""
+"""The Redis key of a hold's record: it follows from the whole id alone, and is in the slot of the hold's states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record_name(prefix: str, whole_id: str, slot: int) -> RecordKey:
 
 
 def record_of(prefix: str, letters: bytes, slot: int) -> RecordKey:
-    """`record_name`, given the letters of the complete id."""
+    """`record_name`, given the letters of the whole id."""
     return RecordKey(_slot_prefix(prefix, slot) + letters)
 
 

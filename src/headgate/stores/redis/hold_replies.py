@@ -44,8 +44,9 @@ class Settled(NamedTuple):
 class Extended(NamedTuple):
     """The result of extending a hold in one slot.
 
-    `readings` decide the extension, for those limits of the hold that the caller has; `is_complete` is whether the
-    caller has all of them. `former_end_us` is the former end of the lease; `added_part` is whether more was charged.
+    `readings` are those of the decision about the additional units, for the limits of the hold that the caller has;
+    `is_complete` is whether it has all of them. `former_end_us` is the former end of the lease; `added_part` is whether
+    more was charged.
     """
 
     outcome: bytes

@@ -37,7 +37,7 @@ class _RedisLimits:
         self._commands = commands
         self._groups = commands.groups
         self._holds = HoldCommands(commands)
-        # None for the server's clock, unless another one replaces it.
+        # The clock that replaces the server's; None for the server's own.
         self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
 
     def _now_us(self) -> int | None:
@@ -56,17 +56,19 @@ class _RedisLimits:
         new = self._holds.new
         return None if new is None or self._clock is not None else (new, *new.call(key, cost, lease_us))
 
-    def _short_call(self, hold_id: str, actuals: Amounts, now_us: int | None) -> tuple[ShortCommits, ScriptCall] | None:
+    def _short_call(
+        self, whole_id: str, actuals: Amounts, now_us: int | None
+    ) -> tuple[ShortCommits, ScriptCall] | None:
         """The short path to settle a hold, and the call; None where there is none."""
         short = self._holds.short_commits
         if short is None or now_us is not None or self._clock is not None:
             return None
-        call = short.call(hold_id, actuals)
+        call = short.call(whole_id, actuals)
         return None if call is None else (short, call)
 
-    def _rest_of_commit(self, hold_id: str, actuals: Amounts) -> ScriptSteps:
+    def _rest_of_commit(self, whole_id: str, actuals: Amounts) -> ScriptSteps:
         """The steps of a settlement after its first call, which was made already."""
-        steps = self._holds.commit(hold_id, actuals, None, None)
+        steps = self._holds.commit(whole_id, actuals, None, None)
         next(steps)
         return steps
 
@@ -142,30 +144,30 @@ class RedisLimits(_RedisLimits, BoundLimits):
         new_call = self._new_call(key, cost, lease_us)
         if new_call is None:
             return self.reserve(self._operation(key, cost), Hold(None, lease_us))
-        new, hold_id, call = new_call
+        new, whole_id, call = new_call
         try:
             reply = self._run(call)
         except StoreError as error:
-            error.hold_id = hold_id
+            error.hold_id = whole_id
             raise
-        return Reserved(new.decided(reply, cost), hold_id, False)
+        return Reserved(new.decided(reply, cost), whole_id, False)
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
         reserved: Reserved = drive(self._holds.reserve(operation, hold, self._clock), self._run)
         return reserved
 
-    def commit(self, hold_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        short_call = self._short_call(hold_id, actuals, now_us)
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
+        short_call = self._short_call(whole_id, actuals, now_us)
         if short_call is None:
-            settlement: Settlement = drive(self._holds.commit(hold_id, actuals, now_us, self._clock), self._run)
+            settlement: Settlement = drive(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
             return settlement
         short, call = short_call
         reply = self._run(call)
         settled = short.settled(reply)
-        return self._rest(self._rest_of_commit(hold_id, actuals), reply) if settled is None else settled
+        return self._rest(self._rest_of_commit(whole_id, actuals), reply) if settled is None else settled
 
-    def extend(self, hold_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
-        steps = self._holds.extend(hold_id, lease_us, more, now_us, self._clock)
+    def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
+        steps = self._holds.extend(whole_id, lease_us, more, now_us, self._clock)
         extension: Extension = drive(steps, self._run)
         return extension
 
@@ -224,27 +226,27 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
         new_call = self._new_call(key, cost, lease_us)
         if new_call is None:
             return await self.reserve(self._operation(key, cost), Hold(None, lease_us))
-        new, hold_id, call = new_call
+        new, whole_id, call = new_call
         try:
             reply = await self._run(call)
         except StoreError as error:
-            error.hold_id = hold_id
+            error.hold_id = whole_id
             raise
-        return Reserved(new.decided(reply, cost), hold_id, False)
+        return Reserved(new.decided(reply, cost), whole_id, False)
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Awaitable[Reserved]:
         return drive_async(self._holds.reserve(operation, hold, self._clock), self._run)
 
-    async def commit(self, hold_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        short_call = self._short_call(hold_id, actuals, now_us)
+    async def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
+        short_call = self._short_call(whole_id, actuals, now_us)
         if short_call is None:
-            return await drive_async(self._holds.commit(hold_id, actuals, now_us, self._clock), self._run)
+            return await drive_async(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
         short, call = short_call
         reply = await self._run(call)
         settled = short.settled(reply)
         if settled is not None:
             return settled
-        steps = self._rest_of_commit(hold_id, actuals)
+        steps = self._rest_of_commit(whole_id, actuals)
         try:
             while True:
                 reply = await self._run(steps.send(reply))
@@ -253,9 +255,9 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
             return rest
 
     def extend(
-        self, hold_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None
+        self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None
     ) -> Awaitable[Extension]:
-        return drive_async(self._holds.extend(hold_id, lease_us, more, now_us, self._clock), self._run)
+        return drive_async(self._holds.extend(whole_id, lease_us, more, now_us, self._clock), self._run)
 
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]:
         return drive_async(self._reset_steps(keys), self._run)

@@ -29,7 +29,7 @@ MOST_WAITING = 100_000
 MOST_IN_A_WRITE = 1_000
 _CHECKS_PER_DEADLINE = 8
 _LOST_AFTER_S = 1.0
-"""A connection is closed when a reply is overdue for so long."""
+"""A connection is closed when a reply is overdue for this long."""
 
 _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, EOFError)
 _REFUSALS = (exceptions.AuthenticationError, exceptions.BusyLoadingError)

@@ -49,7 +49,7 @@ class NewHolds:
         return None if few is None or commands.have_borders else cls(commands, few, order, remember_us)
 
     def call(self, key: Key, cost: int, lease_us: int) -> tuple[str, ScriptCall]:
-        """(the complete id of a hold, the call that makes it). Raises ArgumentError for an invalid key or cost."""
+        """(the whole id of a hold, the call that makes it). Raises ArgumentError for an invalid key or cost."""
         tag = tag_of(encode_key(key))
         if type(cost) is not int or not 0 <= cost <= LARGEST:
             cost = check_cost(cost)

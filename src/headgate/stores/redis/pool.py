@@ -287,7 +287,7 @@ def execute_one_by_one(
 
 
 def _is_usable(connection: Any) -> bool:
-    """Whether there is nothing to read, as there is where the server has closed the connection."""
+    """Whether nothing waits to be read: where the server has closed the connection, the end of the stream does."""
     try:
         return not connection.can_read(timeout=0)
     except (exceptions.RedisError, OSError):

@@ -34,8 +34,8 @@ BRIEF = 42
 """Length in bytes of a reply with a bucket's state; no other reply is as long."""
 
 PACKED, MOST_PACKED, COPIED = 14, 16, 7
-"""So many entries of a log are moved together into another field, once its own field would have so many; its own
-field keeps copies of so many of the next entries to expire."""
+"""PACKED entries of a log are moved together into another field, once its own field would have MOST_PACKED; its own
+field keeps copies of the next COPIED entries to expire."""
 
 MOST_IN_FIELD = 8
 """Up to so many leases of places in flight are in the field of their limit; more are in sorted sets."""

@@ -70,7 +70,7 @@ def too_late(shown: str, refusal: Exception | None, address: Address | None) -> 
     A moving slot says nothing about other slots, nor about the server.
     """
     if refusal is None or address is None:
-        return mark_unsent(StoreTimeout(f"{shown}: no server named the key's server in time; nothing was charged"))
+        return mark_unsent(StoreTimeout(f"{shown}: no server said in time which one has the key; nothing was charged"))
     if isinstance(refusal, exceptions.ClusterDownError):
         return mark_unsent(store_error(refusal, shown))
     moving = StoreUnavailable(f"{shown}: the key's slot is moving to another server; nothing was charged")
@@ -118,8 +118,8 @@ class SlotMap:
             self._servers = {}
         return None
 
-    def forget_servers(self, address: Address | None) -> None:
-        """Forget the map: a server that does not answer may have been replaced, and the others know the slots."""
+    def note_failed(self, address: Address | None) -> None:
+        """Record a failed server and forget the map: it may have been replaced, and the others know the slots."""
         self._servers = {}
         if address is not None:
             self._failed.pop(address, None)
@@ -181,7 +181,7 @@ class SlotMap:
             except NotSent as error:
                 raise too_late(shown, refusal, refused_by) from error
             except LOST as error:
-                self.forget_servers(address)
+                self.note_failed(address)
                 self.silent.raise_for(error, address, shown)
             else:
                 if self.silent.failures:

@@ -38,7 +38,7 @@ class Turns:
 
     def __init__(self, caller_client: Any, new_client: Callable[[], Any] | None = None) -> None:
         self._caller_client: Any = caller_client
-        self._client = new_client
+        self._new_client = new_client
         self._reset()
         self.keepalive_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
@@ -68,7 +68,7 @@ class Turns:
             if self._listening and not self._loop_ended():
                 return
             self._listening = True
-        if self._caller_client is None and self._client is None:  # a client that cannot listen
+        if self._caller_client is None and self._new_client is None:  # a client that cannot listen
             self._listening = False
         elif isinstance(self._caller_client, redis.asyncio.Redis):
             self._task = asyncio.get_running_loop().create_task(self._listen_async(self._caller_client))
@@ -122,7 +122,7 @@ class Turns:
 
     def _open_client(self) -> Any:
         """A client for threads: the caller's own, or a new one."""
-        return self._caller_client if self._client is None else self._client()
+        return self._caller_client if self._new_client is None else self._new_client()
 
     def _listen(self) -> None:
         """Receive the calls to tickets until none is left."""

@@ -31,7 +31,7 @@ class ZoneLine:
         self._counts_places = any(is_in_flight(limit.limit.algorithm) for limit in limits)
 
     def place(self, keys: tuple[Key, ...]) -> LinePlace:
-        """The place of the line of a key, which all limits have."""
+        """The place of the line of these keys, which all limits share."""
         name = blake2b(self._scopes, digest_size=16)
         name.update(b"\0" + encode_key(keys[0]).encode("utf-8", "surrogatepass"))
         return LinePlace((name.digest() + bytes((self._zone.place_of(keys[0]), self._counts_places)),))

@@ -65,8 +65,8 @@ class SharedStore(Store):
     `on_full` states what happens to a new key in a full part of the table, and to a hold too many, as for the memory
     store. `mode` are the file's permissions: by default its owner alone.
 
-    Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of a different
-    size or layout, and where the native core is missing; StoreUnavailable where there is no space
+    Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of another size or
+    layout than requested, and where the native core is missing; StoreUnavailable where there is no space
     or no permission. Its limiters raise StoreTimeout where a process that was stopped holds a part of the table for
     more than 250 ms; from then on at once, until that part is free again.
     """
@@ -94,7 +94,7 @@ class SharedStore(Store):
     def existing(cls, path: str | os.PathLike[str], *, mode: int | None = None) -> SharedStore:
         """The store of an existing zone; raises ConfigError where there is none.
 
-        `mode` are the permissions that a file of another user may have; an own file may have any.
+        `mode` are the permissions that a file of another user may have; a file of this user may have any.
         """
         store = cls.__new__(cls)
         store._open(path, "forget", mode=mode)
@@ -146,7 +146,7 @@ class SharedStore(Store):
         return bool(lines.most_callers) and 0 < groups <= int(lines.most_groups)
 
     def _warn_of_long_logs(self, definitions: Sequence[NamedLimit]) -> None:
-        """Log limits whose logs may not fit. A log has an entry for each request: few requests of a high cost fit."""
+        """Warn of limits whose logs may not fit. A log has an entry for each request: few of a high cost fit."""
         room = self._zone.info()["max_log_entries_per_key"]
         for definition in definitions:
             limit = definition.limit

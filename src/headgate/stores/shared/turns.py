@@ -38,7 +38,7 @@ UNNUMBERED = (0, 0)
 
 
 class LineEntry(NamedTuple):
-    """A ticket in a line: its process, its line, and (ticket, order) of the zone, `UNNUMBERED` until then."""
+    """A ticket in a line: its process, its line, and the zone's (ticket, order), `UNNUMBERED` until these are known."""
 
     seat: Seat
     name: bytes

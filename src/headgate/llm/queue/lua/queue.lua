@@ -181,7 +181,7 @@ local function end_(id, state)
   use(job_state[1], -1, job_state[2])
 end
 
-local function take_out(id, state, reason)
+local function withdraw(id, state, reason)
   local job_state = call('HMGET', job_key(id), 'l', 'a', 'k', 'e')
   local lane = job_state[1]
   local is_first = call('LINDEX', list_key(lane), 0) == id
@@ -201,7 +201,7 @@ end
 
 local function expire()
   for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'deadlines', '-inf', now, 'LIMIT', 0, SOME)) do
-    take_out(id, 'expired', 'it was not started before its deadline')
+    withdraw(id, 'expired', 'it was not started before its deadline')
   end
 end
 
@@ -467,7 +467,7 @@ operations['cancel'] = function(id)
   expire()
   local state = call('HGET', job_key(id), 'st')
   if state == 'waiting' then
-    take_out(id, 'cancelled', '')
+    withdraw(id, 'cancelled', '')
   elseif state == 'running' then
     end_(id, 'cancelled')
     publish('cancelled', id)

@@ -1,4 +1,4 @@
--- Forget states and reply with their values; for a log with its own field, which has the newest entries.
+-- Forget states and reply with their values; of a log only with the value of its own field, which has the newest ones.
 --
 -- ARGV: the field of each limit; for each the prefix of records in its slot. For places in flight the reply is the end
 -- of the last lease, as a double. Holds that have any of these limits are forgotten: the number in the epoch of the
