@@ -312,19 +312,21 @@ def test_a_worker_that_dies_while_it_takes_a_job_over_leaves_nothing_held(server
             job = await queue.submit(body(9000))
             taken = await queue.backlog.take("dead")
             assert isinstance(taken, Taken)
-            input_tokens = 0
+            input_tokens, first = 0, taken.hold
             for number, gate in enumerate(estimates[: 3 if dies_after == "holding twice" else 2]):
                 if number:
                     await asyncio.sleep(0.3)
                     again = await queue.backlog.take(f"dead {number}")
-                    assert isinstance(again, Taken) and (again.deliveries, again.hold) == (number + 1, number)
+                    assert isinstance(again, Taken)
+                    assert (again.deliveries, again.hold) == (number + 1, first + number - 1)
                     if again.former:
                         before = gate.gate.held_before(
                             "m", body=json.loads(taken.body), id=f"{taken.id}.{again.former}"
                         )
                         await before.cancel()
                     renewed = await queue.backlog.renew(f"dead {number}", again)
-                    assert renewed is not None and (renewed.hold, renewed.former) == (number + 1, number)
+                    assert renewed is not None
+                    assert (renewed.hold, renewed.former) == (first + number, first + number - 1)
                     taken = renewed
                 if not number or dies_after != "numbering":
                     request = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
@@ -368,6 +370,27 @@ def test_a_call_of_a_queue_times_out_after_a_second_unless_the_url_says_otherwis
             job = await queue.submit(body())
             server.cli("CLIENT", "PAUSE", 300)
             assert (await queue.get(job.id)).state == "waiting"
+
+    run(main())
+
+
+def test_a_job_that_has_the_id_of_a_forgotten_one_or_of_one_in_another_queue_is_charged_as_well(server: Server) -> None:
+    async def provider(job: QueuedCall, call: Any) -> Any:
+        return answer_of(10)
+
+    async def main() -> None:
+        limiter = AsyncLimiter("1000 tokens/day", name=new_name())
+        remaining = 1000
+        for queue_name in (new_name(), new_name()):
+            options: dict[str, Any] = {"name": queue_name, "bounds": Bounds(results_s=0.05)}
+            async with AsyncLlmQueue(LimiterGate(limiter), with_timeout(server.url), **options) as queue:
+                for _ in range(2):
+                    async with queue.worker(provider):
+                        assert not (await queue.submit(body(100), id="report")).repeated
+                        assert (await queue.result("report", 20)).state == "done"
+                    remaining -= 10
+                    assert (await limiter.peek("all", {"tokens": 0})).remaining == remaining
+                    await asyncio.sleep(0.1)
 
     run(main())
 

@@ -214,6 +214,21 @@ def test_a_job_that_is_not_started_by_its_deadline_expires() -> None:
     run(main())
 
 
+def test_a_deadline_is_that_of_one_job_and_of_no_later_one_with_the_same_id() -> None:
+    async def main() -> None:
+        queue, _, clock = of(bounds=Bounds(results_s=10))
+        await queue.submit(body(), deadline=100)
+        await queue.submit(body(), id="report", deadline=200)
+        await queue.cancel("report")
+        clock.advance(11_000_000)
+        again = await queue.submit(body(), id="report")
+        assert (again.repeated, again.deadline_us) == (False, 0)
+        clock.advance(1_000_000_000)
+        assert (await queue.get("report")).state == "waiting"
+
+    run(main())
+
+
 def test_a_result_is_returned_without_a_worker_when_a_job_expires() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()

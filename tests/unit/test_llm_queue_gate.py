@@ -12,7 +12,7 @@ import pytest
 from headgate.clock import SYSTEM_CLOCK
 from headgate.llm import AsyncLlmGate
 from headgate.llm.entry import Caller
-from headgate.llm.queue import AsyncLlmQueue, Fairness, Pace, ProviderError, QueuedCall, UnknownJob
+from headgate.llm.queue import AsyncLlmQueue, Bounds, Fairness, Pace, ProviderError, QueuedCall, UnknownJob
 from headgate.llm.queue.backlog import Claim, Finished, Nothing, Taken
 from headgate.llm.queue.gate_access import scopes_by_rules
 from headgate.llm.queue.memory import MemoryBacklog
@@ -54,6 +54,20 @@ def test_a_job_is_held_by_the_policy_and_settled_with_the_truth() -> None:
         assert await remaining_of(gate, user="ann") == {
             "user.day": 98, "user.tokens.day": 960, "user.usd.day": 999_672_000
         }  # fmt: skip
+
+    run(main())
+
+
+def test_a_job_that_has_the_id_of_a_forgotten_one_is_charged_as_well() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        gate = gate_of({"name": "user", "by": ["user"], "limits": "100 requests/day in UTC"}, clock=clock)
+        async with AsyncLlmQueue(gate, clock=clock, bounds=Bounds(results_s=10)) as queue, queue.worker(provider):
+            for done in (1, 2, 3):
+                job = await queue.submit(body(), user="ann", id="report")
+                assert (job.repeated, (await queue.result("report")).state) == (False, "done")
+                assert await remaining_of(gate, user="ann") == {"user": 100 - 2 * done}
+                clock.advance(11_000_000)
 
     run(main())
 

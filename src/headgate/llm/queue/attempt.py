@@ -68,6 +68,11 @@ class Attempt:
         self._stop_reason = ""
         self._sent_us = setting.clock.now_us()
 
+    @property
+    def hold(self) -> int:
+        """The number of the hold under which it runs."""
+        return self._taken.hold
+
     def stop(self, reason: str) -> None:
         """Cancel the handler: the job was "cancelled", is "lost" to another worker, or its worker "ends"."""
         self._stop_reason = self._stop_reason or reason

@@ -80,10 +80,11 @@ class Claim(NamedTuple):
 class Taken(NamedTuple):
     """A job that a worker has; `state` is "done" where only its hold remains to be settled, by `answer`.
 
-    `hold` is the number of its current hold; one is open at a time. `former` is the number of the hold that `renew`
-    replaced, 0 for none: it must be ended before anything else, as the worker that renewed may have died. `deliveries`
-    counts the workers that died while they had the job, and this one. `since_us`, `score`, `refusals` and `promised_us`
-    are those of its lane, by the clock of the backlog.
+    `hold` is the number of its current hold; one is open at a time. The first one is the time at which the job was
+    submitted, so that no hold of an earlier job with the same id, which a gate may remember, counts for this one.
+    `former` is the number of the hold that `renew` replaced, 0 for none: it must be ended before anything else, as the
+    worker that renewed may have died. `deliveries` counts the workers that died while they had the job, and this one.
+    `since_us`, `score`, `refusals` and `promised_us` are those of its lane, by the clock of the backlog.
     """
 
     id: str

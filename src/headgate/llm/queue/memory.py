@@ -29,7 +29,7 @@ class _Entry:
     state: JobState = "waiting"
     tokens: int = 0
     worker: str = ""
-    hold: int = 1
+    hold: int = 0
     former: int = 0
     attempts: int = 0
     deliveries: int = 0
@@ -81,13 +81,13 @@ class MemoryBacklog:
         check_bounds(self.bounds, request, (self._used.jobs, self._used.bytes), (account_use.jobs, account_use.bytes))
         if request.deadline_us:
             request = request._replace(deadline_us=now_us + request.deadline_us)
-        entry = self._jobs[request.id] = _Entry(request, now_us, tokens=request.tokens)
+        entry = self._jobs[request.id] = _Entry(request, now_us, tokens=request.tokens, hold=now_us)
         self._by_account[request.account] = account_use
         self._use(entry, 1)
         if request.deadline_us:
             heappush(self._deadlines, (request.deadline_us, request.id))
             if len(self._deadlines) > 2 * self._used.jobs + RATED:
-                self._deadlines = [item for item in self._deadlines if self._is_waiting(item[1])]
+                self._deadlines = [item for item in self._deadlines if self._is_pending(*item)]
                 heapify(self._deadlines)
         self._waiting += 1
         self._lanes.add(request.account, request.lane, request.priority, Waiting(request.id, request.tokens, now_us))
@@ -229,13 +229,14 @@ class MemoryBacklog:
         return now_us
 
     def _next_deadline(self) -> int | None:
-        while self._deadlines and not self._is_waiting(self._deadlines[0][1]):
+        while self._deadlines and not self._is_pending(*self._deadlines[0]):
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _is_waiting(self, id: str) -> bool:
+    def _is_pending(self, deadline_us: int, id: str) -> bool:
+        """Whether a job waits under this deadline, which may be that of an earlier job with the same id."""
         entry = self._jobs.get(id)
-        return entry is not None and entry.state == "waiting"
+        return entry is not None and entry.state == "waiting" and entry.request.deadline_us == deadline_us
 
     def _entry(self, id: str) -> _Entry:
         entry = self._jobs.get(id)

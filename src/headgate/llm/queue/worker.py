@@ -140,7 +140,10 @@ class LlmWorker:
 
     async def _start_taken(self, taken: Taken) -> None:
         """Reserve what a job needs, and start it, put it back or end it."""
-        if taken.id in self._attempts:  # the store was unreachable for so long that this worker took over its own job
+        if taken.id in self._attempts:
+            if self._attempts[taken.id][0].hold == taken.hold:  # this worker took over its own job, as it was silent
+                return
+            await self._park(taken, round(PAUSE_S * US_PER_SECOND))  # an earlier job of the same id is not settled yet
             return
         if taken.former:
             await self._end_former(taken)

@@ -289,7 +289,7 @@ operations['submit'] = function(id, account, lane, digest, priority, tokens, dea
   end
   local entry = call('XADD', KEYS[1], '*', 'id', id, 'c', caller, 'm', model, 'path', path, 'body', body)
   call('HSET', job_key(id), 'i', id, 'st', 'waiting', 'e', entry, 'l', lane, 'a', account, 'p', priority, 'k', tokens,
-    's', now, 'd', deadline_us, 'h', 1, 'n', 0, 'x', 0, 'g', digest, 'y', #body, 'c', caller, 'm', model, 'w', '')
+    's', now, 'd', deadline_us, 'h', now, 'n', 0, 'x', 0, 'g', digest, 'y', #body, 'c', caller, 'm', model, 'w', '')
   add(account)
   use(account, 1, #body)
   lane_of(lane, account, priority, now, 0)
