@@ -341,6 +341,37 @@ def test_a_worker_that_dies_while_it_takes_a_job_over_leaves_nothing_held(server
     run(main())
 
 
+def test_a_job_that_another_model_may_answer_is_charged_once_if_its_worker_died(server: Server) -> None:
+    """What the dead worker held is given back under the rules of every model that the job names."""
+
+    async def provider(job: QueuedCall, call: Any) -> Any:
+        return answer_of(40, model="m")
+
+    def gate_of(namespace: str, output: int) -> AsyncLlmGate:
+        rule = {"name": "other", "match": {"model": "other"}, "by": ["user"], "limits": "100000 tokens/day in UTC"}
+        policy = {"version": 1, "namespace": namespace, "llm": {"expected_output": output}, "rules": [rule]}
+        return AsyncLlmGate(policy, store=RedisStore(with_timeout(server.url)), learned=NothingLearned())
+
+    async def main() -> None:
+        queue_name = new_name()
+        before, after = gate_of(queue_name, 5000), gate_of(queue_name, 700)
+        async with AsyncLlmQueue(after, with_timeout(server.url), name=queue_name, lease=0.2) as queue:
+            job = await queue.submit(body(9000, models=["m", "other"]), user="ann")
+            taken = await queue.backlog.take("dead")
+            assert isinstance(taken, Taken)
+            request = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+            assert await before.reserve(**taken.caller._asdict(), **request)
+            await asyncio.sleep(0.3)
+            async with queue.worker(provider):
+                assert (await queue.result(job.id, 20)).state == "done"
+        probe = await after.reserve("other", user="ann", input_tokens=0, max_tokens=0)
+        assert probe.decision.remaining == 100_000 - 40
+        await before.close()
+        await after.close()
+
+    run(main())
+
+
 def test_a_job_that_was_held_under_other_limits_is_still_done(server: Server) -> None:
     async def main() -> None:
         queue_name, url = new_name(), with_timeout(server.url)

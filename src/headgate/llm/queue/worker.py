@@ -15,6 +15,7 @@ from typing import Any
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateError, StoreError
 from headgate.llm.dialects.paths import DIALECTS
+from headgate.llm.fallback_models import FIELDS as FALLING_BACK
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle, settle_and_wake
 from headgate.llm.queue.backlog import Backlog, Nothing, Taken
@@ -219,7 +220,8 @@ class LlmWorker:
 
     async def _end_former(self, taken: Taken) -> None:
         """Give back what the former hold took, unless it is settled: a job has one open hold at a time."""
-        arguments: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": None, "dialect": ""}
+        body = {name: value for name, value in body_of(taken).items() if name in FALLING_BACK}  # what decides the rules
+        arguments: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body, "dialect": ""}
         try:
             await self._gate.held_before(**arguments, id=f"{taken.id}.{taken.former}").cancel()
         except ArgumentError as error:  # the policy has other limits now
