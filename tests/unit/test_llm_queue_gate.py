@@ -72,6 +72,73 @@ def test_a_job_that_has_the_id_of_a_forgotten_one_is_charged_as_well() -> None:
     run(main())
 
 
+class Slow:
+    """A gate that has `reached` a decision, and tells it when it `goes`."""
+
+    def __init__(self, gate: AsyncLlmGate) -> None:
+        self.gate = gate
+        self.policy = gate.policy
+        self.reached, self.goes = asyncio.Event(), asyncio.Event()
+
+    async def reserve(self, **call: Any) -> Any:
+        held = await self.gate.reserve(**call)
+        self.reached.set()
+        await self.goes.wait()
+        return held
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_job_that_is_cancelled_while_the_gate_decides_is_not_sent_and_leaves_nothing_behind(is_held: bool) -> None:
+    async def main() -> None:
+        clock, sent = ManualClock(), list[str]()
+        rule = {"name": "user", "by": ["user"], "limits": "1 concurrent; 10 requests/day"}
+        gate = Slow(gate_of(rule, clock=clock))
+
+        async def handler(job: QueuedCall, call: Any) -> Any:
+            sent.append(job.caller.user)
+            return answer_of(1)
+
+        other = None if is_held else await gate.gate.reserve("own", user="ann", input_tokens=0, max_tokens=0)
+        queue = AsyncLlmQueue(gate, clock=clock, bounds=Bounds(results_s=10))
+        async with queue.worker(handler):
+            job = await queue.submit(body(), user="ann")
+            await gate.reached.wait()
+            assert (await queue.cancel(job.id)).state == "cancelled"
+            gate.goes.set()
+            await queue.result((await queue.submit(body(), user="ben")).id)
+            if other is not None:
+                await other.cancel()
+            free = await gate.gate.reserve("own", user="ann", input_tokens=0, max_tokens=0)
+            assert (sent, free.decision.limits[1].remaining) == (["ben"], 9)
+            clock.advance(10_000_000)
+            with pytest.raises(UnknownJob):
+                await queue.get(job.id)
+
+    run(main())
+
+
+def test_a_cancelled_job_whose_handler_then_fails_keeps_no_place_in_flight() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "user", "by": ["user"], "limits": "1 concurrent"})
+        running = asyncio.Event()
+
+        async def fails_to_close(job: QueuedCall, call: Any) -> Any:
+            try:
+                running.set()
+                await asyncio.Event().wait()
+            finally:
+                raise ConnectionError("the connection could not be closed")
+
+        async with AsyncLlmQueue(gate) as queue:
+            async with queue.worker(fails_to_close):
+                job = await queue.submit(body(), user="ann")
+                await running.wait()
+                assert (await queue.cancel(job.id)).state == "cancelled"
+            assert await gate.reserve("own", user="ann", input_tokens=0, max_tokens=0)
+
+    run(main())
+
+
 def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_when_its_lease_ends() -> None:
     async def main() -> None:
         gate = gate_of({"name": "user", "by": ["user"], "limits": "1 concurrent"})

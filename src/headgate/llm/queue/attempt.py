@@ -128,11 +128,14 @@ class Attempt:
         if self._stop_reason == "lost":
             self._leave_hold()
             return
-        if self._stop_reason == "cancelled" or self._setting.fails_when_lost:
-            await self._finish("failed", error="its worker was stopped, and the provider may have been called")
+        ends_job = self._stop_reason == "cancelled" or self._setting.fails_when_lost
+        if not ends_job and await self._park(0, settled=False, failed=False):
+            self._leave_hold()
+            return
+        finished = await self._finish("failed", error="its worker was stopped, and the provider may have been called")
+        if ends_job or finished != "lost":
             await self._settled(self._call.settle_unknown)
         else:
-            await self._park(0, settled=False, failed=False)
             self._leave_hold()
 
     def _leave_hold(self) -> None:
@@ -145,9 +148,9 @@ class Attempt:
         after_us = pause_of(attempts + 1) if failure.retry_after_us is None else failure.retry_after_us
         if failure.busy:
             after_us = pace.busy(now_us, self._sent_us, failure.retry_after_us) - now_us
-        if failure.again and attempts < self._setting.retries:
-            is_own = await self._park(after_us, settled=True, failed=True)
-        else:
+        is_again = failure.again and attempts < self._setting.retries
+        is_own = is_again and await self._park(after_us, settled=True, failed=True)
+        if not is_own:  # it has failed, or was cancelled meanwhile
             tokens = None if failure.held == "unknown" else 0
             is_own = await self._finish("failed", error=failure.message, tokens=tokens) != "lost"
         if is_own:

@@ -66,6 +66,10 @@ class LlmWorker:
         self._attempts: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
         self._stopping = False
         self._changed = asyncio.Event()
+        self._cancelled = asyncio.Event()
+        self._misses_cancellation = False
+        """Whether a job was cancelled, which may be the next one that is started."""
+
         self._task: asyncio.Task[None] | None = None
         self._starting: asyncio.Future[None] | None = None
 
@@ -76,6 +80,10 @@ class LlmWorker:
 
     async def run(self) -> None:
         """Serve until `stop`; a cancelled worker puts its jobs back, and leaves their holds to the next worker."""
+        with self._backlog.news.for_cancellations() as self._cancelled:
+            await self._run()
+
+    async def _run(self) -> None:
         reporting = asyncio.ensure_future(self._report_alive())
         try:
             with self._backlog.news.for_worker() as event:
@@ -249,6 +257,13 @@ class LlmWorker:
                 if await self._park(taken, claim.after_us, claim.scope, settled=True):
                     await settle_and_wake(self._setting, scopes, call.cancel)
                 return
+        while self._misses_cancellation:
+            self._misses_cancellation = False
+            if await self._backlog.keep(self.name, (taken.id,)):
+                if await self._park(taken, 0, settled=True):
+                    is_sent = taken.deliveries > 1  # perhaps, by the worker that died
+                    await settle_and_wake(self._setting, scopes, call.settle_unknown if is_sent else call.cancel)
+                return
         attempt = Attempt(self._setting, taken, call, scopes)
         task = asyncio.ensure_future(attempt.run())
         self._attempts[taken.id] = (attempt, task)
@@ -262,23 +277,24 @@ class LlmWorker:
     async def _park(
         self, taken: Taken, after_us: int, scope: str = "", *, refused: bool = False, settled: bool = False
     ) -> bool:
-        return await self._backlog.park(
-            self.name, taken, after_us, scope, refused=refused, settled=settled, failed=False
-        )
+        """Put a job back, or end it here if it was cancelled meanwhile. Return False where another worker has it."""
+        if await self._backlog.park(self.name, taken, after_us, scope, refused=refused, settled=settled, failed=False):
+            return True
+        return await self._backlog.finish(self.name, taken, "cancelled", tokens=0) != "lost"
 
     async def _report_alive(self) -> None:
         """Report that this worker is alive; stop the jobs that it no longer has: those cancelled or taken over."""
         lease_us = self._backlog.lease_us
-        with self._backlog.news.for_cancellations() as event:
-            while True:
-                await wait_for(event, None if lease_us is None else lease_us / _LEASE_PARTS / 1e6)
-                if not self._attempts:
-                    continue
-                try:
-                    stop_reasons = await self._backlog.keep(self.name, tuple(self._attempts))
-                except StoreError as error:
-                    log.warning("a worker could not report that it is alive: %s", error)
-                    continue
-                for id, reason in stop_reasons.items():
-                    if id in self._attempts:
-                        self._attempts[id][0].stop(reason)
+        while True:
+            if await wait_for(self._cancelled, None if lease_us is None else lease_us / _LEASE_PARTS / 1e6):
+                self._misses_cancellation = True
+            if not self._attempts:
+                continue
+            try:
+                stop_reasons = await self._backlog.keep(self.name, tuple(self._attempts))
+            except StoreError as error:
+                log.warning("a worker could not report that it is alive: %s", error)
+                continue
+            for id, reason in stop_reasons.items():
+                if id in self._attempts:
+                    self._attempts[id][0].stop(reason)
