@@ -20,13 +20,14 @@ from typing import Any
 import pytest
 import redis
 from redis_servers import Server, single
+from tcp_proxy import TcpProxy
 
 from headgate import AsyncLimiter, StoreError
 from headgate.errors import ConfigError, ConflictingId
 from headgate.llm import AsyncLlmGate
 from headgate.llm.books import open_books, read_books, reconcile
 from headgate.llm.learned import NothingLearned
-from headgate.llm.queue import AsyncLlmQueue, Bounds, Fairness, Pace, QueuedCall, QueueFull, UnknownJob
+from headgate.llm.queue import AsyncLlmQueue, Bounds, Fairness, Pace, ProviderError, QueuedCall, QueueFull, UnknownJob
 from headgate.llm.queue.backlog import Nothing, Taken
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
@@ -543,6 +544,37 @@ async def _killed(server: Server) -> None:
             worker.kill()
             worker.wait()
         await limiter.store.aclose()
+
+
+@pytest.mark.parametrize(("status", "state", "used"), [(400, "failed", 0), (500, "done", 10)])
+def test_a_job_that_failed_is_settled_although_the_reply_to_its_end_was_lost(
+    server: Server, status: int, state: str, used: int
+) -> None:
+    async def main() -> None:
+        rule = {"name": "user", "by": ["user"], "limits": "2 concurrent; 1000 tokens/day"}
+        gate = AsyncLlmGate({"version": 1, "llm": {"hold": "max"}, "rules": [rule]})
+        queue_name, loop = new_name(), asyncio.get_running_loop()
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            if job.attempt > 1:
+                return answer_of(10)
+            proxy.swallow_replies()
+            loop.call_later(0.5, proxy.mend)
+            raise ProviderError("refused", status=status)
+
+        with TcpProxy(server.port) as proxy:
+            url = f"redis://127.0.0.1:{proxy.port}?timeout=200ms"
+            async with (
+                AsyncLlmQueue(name=queue_name, store=with_timeout(server.url)) as watching,
+                AsyncLlmQueue(gate, url, name=queue_name) as queue,
+                queue.worker(provider),
+            ):
+                job = await watching.submit(body(100), user="ann")
+                assert (await watching.result(job.id, 20)).state == state
+        probe = await gate.reserve("m", user="ann", input_tokens=0, max_tokens=0)
+        assert [reading.remaining for reading in probe.decision.limits] == [1, 1000 - used]
+
+    run(main())
 
 
 def test_no_job_is_lost_while_redis_is_down() -> None:

@@ -90,7 +90,9 @@ class RedisBacklog:
     async def park(
         self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, settled: bool, failed: bool
     ) -> bool:
-        reply = await self._run("park", worker, taken.id, after_us, scope, int(refused), int(settled), int(failed))
+        reply = await self._run(
+            "park", worker, taken.id, after_us, scope, int(refused), int(settled), int(failed), taken.hold
+        )
         return bool(reply[0] == b"parked")
 
     async def renew(self, worker: str, taken: Taken) -> Taken | None:
@@ -103,7 +105,7 @@ class RedisBacklog:
     ) -> Finished:  # fmt: skip
         reply = await self._run(
             "finish", worker, taken.id, state, answer, error, limit, "" if tokens is None else tokens, int(settled),
-            *scopes,
+            taken.hold, *scopes,
         )  # fmt: skip
         finished: Finished = reply[0].decode()
         return finished

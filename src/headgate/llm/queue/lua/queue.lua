@@ -205,6 +205,12 @@ local function expire()
   end
 end
 
+-- Record that a worker gives a job up and is to settle its hold, so that it gets the same reply if it repeats a call
+-- whose reply was lost.
+local function leave(id, worker, hold) call('HSET', job_key(id), 'v', worker .. ':' .. hold) end
+
+local function was_left(id, worker, hold) return call('HGET', job_key(id), 'v') == worker .. ':' .. hold end
+
 local function job_reply(id, repeated)
   return {'job', repeated, call('HMGET', job_key(id), unpack(JOB_FIELDS))}
 end
@@ -353,10 +359,13 @@ operations['take'] = function(worker)
   return {'nothing', after}
 end
 
--- worker, id, microseconds to wait, scope, and 1 or 0: whether it was refused, its hold settled, its provider failed
-operations['park'] = function(worker, id, after, scope, refused, settled, failed)
+-- worker, id, microseconds to wait, scope, 1 or 0: whether it was refused, its hold settled, its provider failed; and
+-- the number of its hold
+operations['park'] = function(worker, id, after, scope, refused, settled, failed, hold)
+  if was_left(id, worker, hold) then return {'parked'} end
   local job_state = call('HMGET', job_key(id), 'st', 'w', 'l', 'a', 'p', 'k', 'q', 'rf', 'e', 'd', 'pr', 'wk')
   if job_state[1] ~= 'running' or job_state[2] ~= worker then return {'lost'} end
+  if settled == '1' then leave(id, worker, hold) end
   if refused == '1' and number(call('ZSCORE', base .. 'woken', scope)) > number(job_state[12]) then
     after, scope, refused = 0, '', '0'
   end
@@ -406,8 +415,10 @@ operations['renew'] = function(worker, id)
   return {'renewed', call('HINCRBY', job_key(id), 'h', 1), former}
 end
 
--- worker, id, state, answer, error, limit, tokens that it used ("": as charged), 1 if it is settled, and scopes
-operations['finish'] = function(worker, id, state, answer, reason, limit, tokens, settled, ...)
+-- worker, id, state, answer, error, limit, tokens that it used ("": as charged), 1 if it is settled, the number of its
+-- hold, and scopes
+operations['finish'] = function(worker, id, state, answer, reason, limit, tokens, settled, hold, ...)
+  if was_left(id, worker, hold) then return {'was ended'} end
   local job_state = call('HMGET', job_key(id), 'st', 'w', 'a', 'k', 'e')
   if not job_state[1] or job_state[2] ~= worker then return {'lost'} end
   if job_state[1] == 'done' then return {'was ended'} end
@@ -423,6 +434,7 @@ operations['finish'] = function(worker, id, state, answer, reason, limit, tokens
     end_(id, state)
   end
   if not is_first or settled == '1' then
+    leave(id, worker, hold)
     call('HSET', job_key(id), 'w', '')
     drop(job_state[5])
   end
