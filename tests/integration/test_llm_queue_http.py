@@ -19,7 +19,7 @@ import uvicorn
 from redis_servers import Server
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from headgate.errors import ConfigError
@@ -243,9 +243,14 @@ def test_it_can_be_mounted_in_another_application() -> None:
 
 
 def provider_app(received: list[Request]) -> Starlette:
-    """A provider that is too busy for its first call, and refuses bodies with unknown models."""
+    """A provider that is too busy for its first call, refuses unknown models, and never ends with the model `slow`."""
 
-    async def chat(request: Request) -> JSONResponse:
+    async def blank_lines() -> AsyncIterator[bytes]:
+        while True:
+            yield b"\n"
+            await asyncio.sleep(0.05)
+
+    async def chat(request: Request) -> Response:
         received.append(request)
         body = await request.json()
         if len(received) == 1:
@@ -256,6 +261,8 @@ def provider_app(received: list[Request]) -> Starlette:
             status, should_retry = body["refused"]
             fields = {"x-should-retry": should_retry, "retry-after-ms": "10"}
             return JSONResponse({"error": {"message": "spent"}}, status, fields)
+        if body["model"] == "slow":
+            return StreamingResponse(blank_lines(), media_type="application/json")
         if body["model"] != "own":
             return JSONResponse({"error": {"message": "no such model"}}, 404)
         return JSONResponse(answer_of(7))
@@ -281,6 +288,22 @@ def test_jobs_are_sent_to_a_provider_by_url() -> None:
         assert lost.state == "failed"
         assert received[1].headers["authorization"] == "Bearer secret"
         assert received[0].headers["idempotency-key"] == received[1].headers["idempotency-key"] == done.id
+
+    run(main())
+
+
+def test_a_call_to_a_provider_by_url_takes_no_longer_than_its_timeout() -> None:
+    """Some providers send blank lines while they are busy, so the next byte is never late."""
+
+    async def main() -> None:
+        queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
+        async with (
+            served(provider_app([Request({"type": "http"})])) as address,
+            HttpProvider(f"{address}/v1", timeout=0.5) as send,
+            queue.worker(send, retries=0),
+        ):
+            ended = await queue.result((await queue.submit({**BODY, "model": "slow"}, user="ann")).id, 20)
+        assert (ended.state, "did not answer within 0.5 s" in ended.error) == ("failed", True)
 
     run(main())
 

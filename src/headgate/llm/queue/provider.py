@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,10 +40,20 @@ class HttpProvider:
         self._url = url
         self._key = key
         self._most_bytes = most_bytes
-        self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None))
+        self._timeout = timeout
+        # A failure to connect has to show as such, and not as the end of the whole call: then nothing was sent.
+        limits, timeouts = httpx.Limits(max_connections=None), httpx.Timeout(timeout, connect=timeout / 2)
+        self._client = httpx.AsyncClient(timeout=timeouts, limits=limits)
 
     async def __call__(self, job: QueuedCall, call: Any) -> Any:
         """Send a job and return the answer; raises ProviderError if the provider's status is not 200."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._answer(job)
+        except TimeoutError:
+            raise TimeoutError(f"the provider did not answer within {self._timeout:g} s") from None
+
+    async def _answer(self, job: QueuedCall) -> Any:
         headers = {"content-type": "application/json", "idempotency-key": job.id}
         if job.path.endswith("/messages"):
             headers |= {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": self._key} if self._key else {})}
