@@ -53,6 +53,30 @@ def test_the_dearest_of_the_models_is_held(fields: dict[str, Any]) -> None:
     assert gate_of().reserve(body={"model": "cheap", **fields}, **CALL).held.cost == 30_000 * MILLIONTHS
 
 
+@pytest.mark.parametrize(
+    ("own", "output", "searches"),
+    [
+        ({"max_tokens": 5_000}, 5_000, 0),
+        ({"max_tokens": 5}, 1_000, 0),
+        ({"n": 4}, 4_000, 0),
+        ({"extra_body": {"max_completion_tokens": 2_000}}, 2_000, 0),
+        ({"tools": [{"type": "web_search"}]}, 1_000, 5),
+        ({"api_key": "secret", "temperature": 1}, 1_000, 0),
+    ],
+)
+def test_a_fallback_with_fields_of_its_own_is_held_by_them(own: dict[str, Any], output: int, searches: int) -> None:
+    call = gate_of().reserve("cheap", **CALL, fallbacks=[{"model": "cheap", **own}], dialect="chat")
+    fees = searches * UNKNOWN_SEARCHES // 1_000
+    assert (call.held.output, call.held.cost) == (output, (1_000 + 2 * output) * MILLIONTHS + fees)
+
+
+def test_the_texts_of_a_fallback_are_counted_and_its_terms_are_those_of_the_call() -> None:
+    fallback: dict[str, Any] = {"model": "dear", "messages": [{"role": "user", "content": "word " * 1_000}]}
+    assert gate_of().reserve("cheap", messages=[], max_tokens=1, fallbacks=[fallback]).held.input > 1_000
+    with pytest.raises(ArgumentError, match="service_tier of a fallback is that of its call, not 'priority'"):
+        gate_of().reserve("cheap", **CALL, fallbacks=[{"model": "dear", "service_tier": "priority"}])
+
+
 def test_of_each_rate_the_highest_is_held() -> None:
     held = gate_of().reserve("dear", **CALL, models=["odd", "cheap"]).held
     assert held.cost == (10_000 + 30_000) * MILLIONTHS

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headgate.errors import ArgumentError, brief_number, kind_of
 from headgate.keys import whole_number
 from headgate.llm.fallback_models import FIELDS as FALLING_BACK
-from headgate.llm.fallback_models import other_models
+from headgate.llm.fallback_models import other_models, overridden
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import InputCount, count_input
 from headgate.llm.known_calls import KnownCall
@@ -102,9 +102,16 @@ def size_of(
             most = stated if of_model is None or stated < of_model else of_model
     else:
         others = other_models(body, known.model)
-        most = most_output(body, _most_of_all(known.most_output, others), settings, dialect)
+        bodies = [body, *overridden(body)]
+        of_model = _most_of_all(known.most_output, others)
+        most = max(most_output(each, of_model, settings, dialect) for each in bodies)
         terms = requested_terms(body, processing)
-        searches = max(searches, most_searches(body, settings, dialect), *map(least_searches, others))
+        for each in bodies:
+            if requested_terms(each, processing) != terms:
+                own = next(name for name in usual_values() if each.get(name) != body.get(name))
+                raise ArgumentError(f"{own} of a fallback is that of its call, not {str(each.get(own))[:40]!r}")
+        searching = (most_searches(each, settings, dialect) for each in bodies)
+        searches = max(searches, *searching, *map(least_searches, others))
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         is_plain = type(input_tokens) is int and 0 <= input_tokens <= MOST_TOKENS
         stated = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)

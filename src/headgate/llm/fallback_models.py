@@ -17,6 +17,7 @@ FIELDS = ("models", "fallbacks", "context_window_fallbacks", "content_policy_fal
 """The fields in which a body may name further models."""
 
 _MOST_FALLBACKS = 32
+_EXTRA_BODY = "extra_body"
 
 
 def first_of(body: Mapping[str, Any]) -> object:
@@ -35,6 +36,26 @@ def other_models(body: Mapping[str, Any], model: str) -> tuple[str, ...]:
                 raise ArgumentError(f"{field} of a call names at most {_MOST_FALLBACKS} further models")
     found.pop(model, None)
     return tuple(found)
+
+
+def overridden(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The bodies that a router sends to fallbacks with fields of their own, which override those of the call."""
+    bodies = []
+    for fields in own_fields(body):
+        extra = fields.get(_EXTRA_BODY)
+        bodies.append({**body, **fields, **(extra if isinstance(extra, Mapping) else {})})
+    return bodies
+
+
+def own_fields(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields besides `model` of each fallback that has any, as LiteLLM takes them."""
+    fallbacks = [each for field in FIELDS if isinstance(value := body.get(field), list | tuple) for each in value]
+    own = [
+        {name: value for name, value in fallback.items() if name != "model"}
+        for fallback in fallbacks
+        if isinstance(fallback, Mapping) and "model" in fallback
+    ]
+    return [fields for fields in own if fields]
 
 
 def _names(value: object, field: str) -> Iterator[str]:

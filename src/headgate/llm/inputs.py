@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError
+from headgate.llm.fallback_models import own_fields
 from headgate.llm.model_table import find
 from headgate.llm.tokens import LONG, count_text, is_loaded
 from headgate.llm.usage import field_of
@@ -111,6 +112,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
             counting.add_schema(schema)
     for name in body.keys() - _KNOWN_FIELDS:
         counting.add_unknown(body[name])
+    for fields in own_fields(body):
+        counting.add_unknown(fields)
     is_exact = counting.is_exact and not counting.hidden and not counting.is_estimated
     return InputCount(counting.tokens, is_exact, counting.hidden > 0, counting.hidden)
 
