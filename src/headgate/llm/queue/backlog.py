@@ -140,8 +140,9 @@ class Backlog(Protocol):
     async def park(
         self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, settled: bool, failed: bool
     ) -> bool:
-        """Put a job back where it was, and park its lane for `after_us`. Return False where another worker has the job.
+        """Put a job back where it was, and park its lane for `after_us`.
 
+        Return False where another worker has the job, or it was cancelled: then this worker must still `finish` it.
         `refused`: a limit of this scope refused it; if capacity of that scope was given back since the job was taken,
         the lane may try again at once. `settled`: its hold was settled, so the next has a new number. `failed`:
         the provider could not answer.
