@@ -654,6 +654,22 @@ def test_a_handler_can_send_the_usual_response_and_the_response_can_be_customize
     assert refused.headers["content-type"] == "text/html"
 
 
+@pytest.mark.parametrize("body", [b"", b"slow down", b"[]", b'{"detail":7}', b"\xff"])
+def test_a_refusal_may_keep_the_headers_of_a_problem_and_have_another_body(limits: Limits, body: bytes) -> None:
+    details: list[str] = []
+    app = app_with(limits("1/minute", refusal=lambda request, decision, usual: usual._replace(body=body)))
+
+    @app.exception_handler(RateLimitExceeded)
+    async def record(request: Request, refused: RateLimitExceeded) -> Response:
+        details.append(refused.detail)
+        return refused.response()
+
+    ask(app)
+    refused = ask(app)
+    assert (refused.status_code, refused.content, refused.headers["Retry-After"]) == (429, body, "60")
+    assert details == ["Too Many Requests"]
+
+
 def test_a_store_that_fails_never_causes_a_429() -> None:
     response = ask(app_with(rate_limit("1/minute", store=BrokenStore())))
     assert (response.status_code, response.headers["X-RateLimit-Degraded"]) == (200, "open")
