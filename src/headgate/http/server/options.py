@@ -14,7 +14,7 @@ from headgate.decorator import is_being_decorated
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.keys import Key, whole_number
-from headgate.limiter import AnyLimits
+from headgate.limiter import AnyLimits, check_no_texts
 from headgate.limits import Limit
 from headgate.policy.headers import Headers
 from headgate.stores.protocol import Store
@@ -211,9 +211,7 @@ def check_limits(limits: object) -> None:
     if isinstance(limits, Sequence) and not isinstance(limits, bytes | bytearray) and limits:
         if all(isinstance(limit, Limit) for limit in limits):
             return
-        if all(isinstance(limit, str) for limit in limits):
-            one = "; ".join(limits)
-            raise ConfigError(f'several limits are one text with ";" between them, {one[:80]!r}, not a list of texts')
+        check_no_texts(limits)
     raise ConfigError(f"limits are {right}, not {limits!r:.60}")
 
 
