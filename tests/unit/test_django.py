@@ -1078,7 +1078,9 @@ def test_a_middleware_without_limits_limits_nothing(kind: str) -> None:
     [
         ({"limits": "10/fortnight"}, r"""settings\.HEADGATE\['limits'\]: cannot read "10/fortnight": units are"""),
         ({"limits": "1/minute", "policy": POLICY}, "a policy or limits, one of the two"),
-        ({"limts": "1/minute"}, r"settings\.HEADGATE has no option 'limts'; there are policy, "),
+        ({"limits": None}, r"settings\.HEADGATE\['limits'\] is None, which limits nothing: leave it out"),
+        ({"policy": None, "store": "memory://"}, r"settings\.HEADGATE\['policy'\] is None, which limits nothing"),
+        ({"limts": "1/minute"}, r"settings\.HEADGATE has no option 'limts'; there are (?!.*(\b\w+,).*\b\1)policy, "),
         ({"limits": "1/minute", "headers": "draft-12"}, r"settings\.HEADGATE\['headers'\]: .*draft-12.*there are"),
         ({"limits": "1/minute", "key": "shop.nobody"}, r"settings\.HEADGATE\['key'\]: 'shop.nobody' is no function"),
         ({"limits": "1/minute", "store": "sql://"}, r"settings\.HEADGATE\['store'\]: a store is one of .*'sql://'"),
@@ -1101,6 +1103,12 @@ def test_the_system_check_names_setting_value_and_what_would_be_right(settings: 
         [error] = check_settings()
         assert error.id == "headgate.E001" and error.hint
     assert re.search(message, error.msg), error.msg
+
+
+def test_limits_or_a_policy_may_be_none_beside_the_other() -> None:
+    for options in ({"limits": "1/minute", "policy": None}, {"limits": None, "policy": POLICY}):
+        with override_settings(HEADGATE=options, MIDDLEWARE=[MIDDLEWARE]):
+            assert check_settings() == []
 
 
 def test_the_system_check_reports_a_wrong_order_of_the_middleware() -> None:
