@@ -493,6 +493,25 @@ def test_an_exempt_endpoint_is_not_limited(limits: Limits) -> None:
     assert statuses(app, "/x", "/x") == [200, 429]
 
 
+@pytest.mark.parametrize("name", ["health", "health_async"])
+def test_a_method_of_one_object_can_be_exempt(limits: Limits, name: str) -> None:
+    class Shop:
+        def __init__(self, shop: str) -> None:
+            self.shop = shop
+
+        def health(self, detail: str = "well") -> str:
+            return f"{self.shop} is {detail}"
+
+        async def health_async(self, detail: str = "well") -> str:
+            return self.health(detail)
+
+    app = FastAPI(dependencies=[Depends(limits("1/minute"))])
+    app.get("/first")(exempt(getattr(Shop("the first"), name)))
+    app.get("/second")(getattr(Shop("the second"), name))
+    assert [ask(app, "/first?detail=fine").json() for _ in range(2)] == ["the first is fine"] * 2
+    assert statuses(app, "/second", "/second") == [200, 429], "the method of another object is limited"
+
+
 def test_dependency_overrides_work(limits: Limits) -> None:
     app = app_with(limits("1/minute"))
     app.dependency_overrides[limits("1/minute")] = lambda: None
