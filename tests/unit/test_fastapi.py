@@ -3,6 +3,7 @@
 # Annotations are not postponed: FastAPI could not resolve names that are local to a test from their text.
 
 import asyncio
+import copy
 import importlib
 import inspect
 import json
@@ -510,6 +511,17 @@ def test_a_method_of_one_object_can_be_exempt(limits: Limits, name: str) -> None
     app.get("/second")(getattr(Shop("the second"), name))
     assert [ask(app, "/first?detail=fine").json() for _ in range(2)] == ["the first is fine"] * 2
     assert statuses(app, "/second", "/second") == [200, 429], "the method of another object is limited"
+
+
+def test_a_copied_router_has_the_limits_of_the_router(limits: Limits) -> None:
+    router = APIRouter(dependencies=[Depends(limits("1/minute"))])
+    router.get("/x")(read)
+    app = FastAPI()
+    app.include_router(router)
+    app.include_router(copy.deepcopy(router), prefix="/copied")
+    assert statuses(app, "/x", "/copied/x", "/x", "/copied/x") == [200, 200, 429, 429], "each route counts by itself"
+    app.dependency_overrides[limits("1/minute")] = lambda: None
+    assert statuses(app, "/x", "/copied/x") == [200, 200]
 
 
 def test_dependency_overrides_work(limits: Limits) -> None:

@@ -100,6 +100,10 @@ class RateLimit:
         # FastAPI inspects the object's attribute to learn whether to await the call; Python calls the class's method.
         vars(self)["__call__"] = RateLimit._ask
 
+    def __deepcopy__(self, _: Any) -> "RateLimit":
+        """Return this limit: a copied router has the same one, as it has the same endpoints."""
+        return self
+
     @property
     def dependency(self) -> NoReturn:
         """Raises ConfigError: FastAPI reads this attribute where a limit is written without `Depends`."""
