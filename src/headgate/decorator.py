@@ -24,6 +24,7 @@ from headgate.waiting.steps import WaitSteps, timeout_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F")
 
 KeyOf = Key | Callable[..., Key]
 CostOf = Cost | Callable[..., Cost]
@@ -223,6 +224,26 @@ def as_coroutine_function(function: Callable[P, R]) -> Callable[P, R]:
         return await answer
 
     return cast(Callable[P, R], called)
+
+
+def markable(function: F) -> F:
+    """Return a function that attributes can be set on: the given one; for a bound method, one that calls it."""
+    if not inspect.ismethod(function):
+        return function
+    method: Callable[..., Any] = function
+    if is_coroutine_function(method):
+
+        @functools.wraps(method)
+        async def called_async(*args: Any, **kwargs: Any) -> Any:
+            return await method(*args, **kwargs)
+
+        return cast(F, called_async)
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return cast(F, called)
 
 
 def is_async_generator_function(function: Callable[..., object]) -> bool:

@@ -555,15 +555,26 @@ def _read_limits(limits: AnyLimits) -> tuple[Limit, ...]:
     if isinstance(limits, str):
         return parse_limits(limits)
     raw: object = limits
-    if not isinstance(raw, Limit | Iterable) or isinstance(raw, bytes | bytearray):
+    if not isinstance(raw, Limit | Iterable) or isinstance(raw, bytes | bytearray | Mapping):
         raise ConfigError(f'limits are text such as "100/minute", limit values or a list of those, not {kind_of(raw)}')
     values = (limits,) if isinstance(limits, Limit) else tuple(limits)
+    check_no_texts(values)
     for value in values:
         if not isinstance(value, Limit):
-            raise ConfigError(f"limits are text or limit values, not {kind_of(value)}")
+            raise ConfigError(
+                f'limits are one text, with ";" between them, or limit values, not a list with {kind_of(value)}'
+            )
     if not 0 < len(values) <= MOST_LIMITS:
         raise ConfigError(f"a limiter has 1 to {MOST_LIMITS} limits, not {len(values)}")
     return values
+
+
+def check_no_texts(limits: Sequence[object]) -> None:
+    """Raise ConfigError for limits that are written as several texts, as for other limiters, and say what to write."""
+    texts = [limit for limit in limits if isinstance(limit, str)]
+    if texts and len(texts) == len(limits):
+        one = "; ".join(texts)
+        raise ConfigError(f'several limits are one text with ";" between them, {one[:80]!r}, not a list of texts')
 
 
 def _each_cost(keys: int, costs: Any) -> list[Any]:

@@ -456,8 +456,14 @@ def test_methods_of_any_object_can_be_limited_handlers() -> None:
         async def read(self, request: web.Request) -> web.Response:
             return web.Response(text=self.name)
 
+        async def health(self, request: web.Request) -> web.Response:
+            return web.Response(text=f"{self.name} is well")
+
     first, second = responses_to(application(read=Shop().read), {}, {})
     assert (first.body, second.status) == (b"the shop", 429)
+    app = application(read=exempt(Shop().health))
+    setup(app, limits="1/minute", clock=ManualClock())
+    assert [response.body for response in responses_to(app, {}, {})] == [b"the shop is well"] * 2
 
 
 def test_streams_of_a_handler_have_the_fields_after_setup() -> None:

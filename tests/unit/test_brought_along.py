@@ -111,6 +111,12 @@ class Named:
     def __call__(self, request: Any) -> Any:
         return request.headers.get(self.name)
 
+    def of_headgate(self, request: Any) -> Any:
+        return request.header(self.name)
+
+    async def of_headgate_later(self, request: Any) -> Any:
+        return self.of_headgate(request)
+
 
 ANYWHERE: dict[str, Any] = {
     "an object": Named("X-User"),
@@ -118,6 +124,7 @@ ANYWHERE: dict[str, Any] = {
     "a header by item": lambda request: request.headers["X-User"] if "x-user" in request.headers else None,
     "a partial": functools.partial(by_header_of, "x-User"),
     "a function of Headgate's request": portable(lambda request: request.client_ip),
+    "a method of Headgate's request": portable(Named("X-User").of_headgate),
     "who.header": header("X-User"),
     "who.api_key": api_key(),
     "who.cookie": cookie("session"),
@@ -130,6 +137,7 @@ LATER: dict[str, Any] = {
     "a coroutine function": by_header_later,
     "an object that is awaited": Looking(),
     "a partial of a coroutine function": functools.partial(by_header_later),
+    "a coroutine method of Headgate's request": portable(Named("X-User").of_headgate_later),
     "first_of with a coroutine function": first_of(api_key("X-Nothing"), by_header_later),
 }
 

@@ -53,6 +53,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from broken_store import NO_REDIS, BrokenStore
 from headgate import AsyncGate, ConfigError, MemoryStore, core
+from headgate.http import asgi, wsgi
 from headgate.http.keys import api_key, first_of, portable
 from headgate.http.server.options import Refusal, Response
 from headgate.integrations import response_exchange
@@ -94,6 +95,10 @@ class Site:
     def restart(self) -> None:
         self._app: Any = WSGIHandler() if self._kind == "wsgi" else ASGIHandler()
 
+    def put_behind(self, middleware: Callable[[Any], Any]) -> None:
+        """Have requests pass a middleware outside of Django."""
+        self._app = middleware(self._app)
+
     def __exit__(self, *_: object) -> None:
         self._settings.disable()
 
@@ -108,8 +113,8 @@ class Site:
                 return session.request(method, path, headers=named)
 
         async def send() -> httpx.Response:
-            asgi = httpx.ASGITransport(self._app, client=(client, 1234), root_path=mount)
-            async with httpx.AsyncClient(transport=asgi, base_url=base_url) as session:
+            transport = httpx.ASGITransport(self._app, client=(client, 1234), root_path=mount)
+            async with httpx.AsyncClient(transport=transport, base_url=base_url) as session:
                 return await session.request(method, mount + path, headers=named)
 
         return asyncio.run(send())
@@ -226,6 +231,17 @@ def test_every_response_has_the_fields_once(kind: str) -> None:
         assert remaining_units(site.request("/gone")) == 18, (
             "of several limits, the one with the fewest remaining units is reported"
         )
+
+
+@pytest.mark.parametrize("options", [{}, {"exempt": lambda: False}, {"counts": lambda *_: True}])
+def test_a_middleware_around_a_whole_site_adds_no_field_twice(kind: str, options: Any) -> None:
+    patterns = [path("", read), path("own", own_fields)]
+    module = asgi if kind == "asgi" else wsgi
+    with limited(kind, patterns, limits="5/minute", clock=ManualClock()) as site:
+        site.put_behind(lambda app: module.RateLimitMiddleware(app, limits="9/minute", clock=ManualClock(), **options))
+        assert site.request().headers.get_list("RateLimit") == ['"default";r=4;t=60']
+        own = site.request("/own").headers
+        assert (own.get_list("RateLimit"), len(own.get_list("RateLimit-Policy"))) == (['"mine";r=1'], 1)
 
 
 def test_a_response_object_that_a_view_returns_again_has_current_fields(kind: str) -> None:
@@ -1078,7 +1094,9 @@ def test_a_middleware_without_limits_limits_nothing(kind: str) -> None:
     [
         ({"limits": "10/fortnight"}, r"""settings\.HEADGATE\['limits'\]: cannot read "10/fortnight": units are"""),
         ({"limits": "1/minute", "policy": POLICY}, "a policy or limits, one of the two"),
-        ({"limts": "1/minute"}, r"settings\.HEADGATE has no option 'limts'; there are policy, "),
+        ({"limits": None}, r"settings\.HEADGATE\['limits'\] is None, which limits nothing: leave it out"),
+        ({"policy": None, "store": "memory://"}, r"settings\.HEADGATE\['policy'\] is None, which limits nothing"),
+        ({"limts": "1/minute"}, r"settings\.HEADGATE has no option 'limts'; there are (?!.*(\b\w+,).*\b\1)policy, "),
         ({"limits": "1/minute", "headers": "draft-12"}, r"settings\.HEADGATE\['headers'\]: .*draft-12.*there are"),
         ({"limits": "1/minute", "key": "shop.nobody"}, r"settings\.HEADGATE\['key'\]: 'shop.nobody' is no function"),
         ({"limits": "1/minute", "store": "sql://"}, r"settings\.HEADGATE\['store'\]: a store is one of .*'sql://'"),
@@ -1101,6 +1119,12 @@ def test_the_system_check_names_setting_value_and_what_would_be_right(settings: 
         [error] = check_settings()
         assert error.id == "headgate.E001" and error.hint
     assert re.search(message, error.msg), error.msg
+
+
+def test_limits_or_a_policy_may_be_none_beside_the_other() -> None:
+    for options in ({"limits": "1/minute", "policy": None}, {"limits": None, "policy": POLICY}):
+        with override_settings(HEADGATE=options, MIDDLEWARE=[MIDDLEWARE]):
+            assert check_settings() == []
 
 
 def test_the_system_check_reports_a_wrong_order_of_the_middleware() -> None:

@@ -3,6 +3,7 @@
 # Annotations are not postponed: FastAPI could not resolve names that are local to a test from their text.
 
 import asyncio
+import copy
 import importlib
 import inspect
 import json
@@ -493,6 +494,36 @@ def test_an_exempt_endpoint_is_not_limited(limits: Limits) -> None:
     assert statuses(app, "/x", "/x") == [200, 429]
 
 
+@pytest.mark.parametrize("name", ["health", "health_async"])
+def test_a_method_of_one_object_can_be_exempt(limits: Limits, name: str) -> None:
+    class Shop:
+        def __init__(self, shop: str) -> None:
+            self.shop = shop
+
+        def health(self, detail: str = "well") -> str:
+            return f"{self.shop} is {detail}"
+
+        async def health_async(self, detail: str = "well") -> str:
+            return self.health(detail)
+
+    app = FastAPI(dependencies=[Depends(limits("1/minute"))])
+    app.get("/first")(exempt(getattr(Shop("the first"), name)))
+    app.get("/second")(getattr(Shop("the second"), name))
+    assert [ask(app, "/first?detail=fine").json() for _ in range(2)] == ["the first is fine"] * 2
+    assert statuses(app, "/second", "/second") == [200, 429], "the method of another object is limited"
+
+
+def test_a_copied_router_has_the_limits_of_the_router(limits: Limits) -> None:
+    router = APIRouter(dependencies=[Depends(limits("1/minute"))])
+    router.get("/x")(read)
+    app = FastAPI()
+    app.include_router(router)
+    app.include_router(copy.deepcopy(router), prefix="/copied")
+    assert statuses(app, "/x", "/copied/x", "/x", "/copied/x") == [200, 200, 429, 429], "each route counts by itself"
+    app.dependency_overrides[limits("1/minute")] = lambda: None
+    assert statuses(app, "/x", "/copied/x") == [200, 200]
+
+
 def test_dependency_overrides_work(limits: Limits) -> None:
     app = app_with(limits("1/minute"))
     app.dependency_overrides[limits("1/minute")] = lambda: None
@@ -652,6 +683,22 @@ def test_a_handler_can_send_the_usual_response_and_the_response_can_be_customize
     refused = ask(customized)
     assert (refused.status_code, refused.text, refused.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
     assert refused.headers["content-type"] == "text/html"
+
+
+@pytest.mark.parametrize("body", [b"", b"slow down", b"[]", b'{"detail":7}', b"\xff"])
+def test_a_refusal_may_keep_the_headers_of_a_problem_and_have_another_body(limits: Limits, body: bytes) -> None:
+    details: list[str] = []
+    app = app_with(limits("1/minute", refusal=lambda request, decision, usual: usual._replace(body=body)))
+
+    @app.exception_handler(RateLimitExceeded)
+    async def record(request: Request, refused: RateLimitExceeded) -> Response:
+        details.append(refused.detail)
+        return refused.response()
+
+    ask(app)
+    refused = ask(app)
+    assert (refused.status_code, refused.content, refused.headers["Retry-After"]) == (429, body, "60")
+    assert details == ["Too Many Requests"]
 
 
 def test_a_store_that_fails_never_causes_a_429() -> None:

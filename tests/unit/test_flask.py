@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -21,7 +23,7 @@ from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from broken_store import NO_REDIS, BrokenStore
-from headgate import ConfigError
+from headgate import ConfigError, MemoryStore
 from headgate.http.keys import api_key, first_of, portable
 from headgate.http.server.options import Refusal, Response
 from headgate.integrations.flask import NO_ROUTE, RateLimitMiddleware, RateLimits, exempt, rate_limit
@@ -34,13 +36,13 @@ class Client:
     """A client that sends requests to an application as a server does."""
 
     def __init__(self, app: Any) -> None:
-        self._app = app
+        self.app = app
 
     def request(
         self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str
     ) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        transport = httpx.WSGITransport(self._app, remote_addr=client)
+        transport = httpx.WSGITransport(self.app, remote_addr=client)
         with httpx.Client(transport=transport, base_url="http://shop.example") as session:
             return session.request(method, path, headers=named)
 
@@ -425,6 +427,60 @@ def test_an_application_factory_can_set_the_options_later(client: Client) -> Non
     late = flask.Flask("late")
     RateLimits().init_app(late, default="1/minute")
     assert Client(late).statuses("/x", "/x") == [404, 429]
+
+
+def test_each_application_has_the_options_that_it_was_initialized_with() -> None:
+    limits = RateLimits(default="2/minute", clock=ManualClock())
+    view = limits("1/minute")(lambda: "read")
+    stores = {name: MemoryStore() for name in ("first", "second")}
+
+    def create_app(name: str, **options: Any) -> Client:
+        app = flask.Flask(name)
+        limits.init_app(app, **options)
+        app.add_url_rule("/a", "a", view)
+        app.add_url_rule("/b", "b", lambda: "b")
+        return Client(app)
+
+    first = create_app("first", store=stores["first"])
+    assert first.statuses("/a", "/b", "/b") == [200, 200, 200]
+    second = create_app("second", default="3/minute", store=stores["second"], key=lambda: "all", headers="x-delta")
+    assert first.statuses("/a", "/b") == [429, 429], "its store and its limits are those that it was given"
+    assert first.request("/b").headers["RateLimit-Policy"] == '"default";q=2;w=60'
+    assert second.statuses("/a", "/a", "/b", "/b", "/b", "/b") == [200, 429, 200, 200, 200, 429]
+    assert second.request("/b").headers["X-RateLimit-Limit"] == "3"
+    assert (stores["first"].stats().keys, stores["second"].stats().keys) == (3, 3)
+    third = create_app("third")
+    assert third.statuses("/a", "/b", "/b", "/b") == [200, 200, 200, 429], "the options of the constructor"
+    limits.init_app(second.app, headers="draft-11")
+    assert second.request("/a").headers["RateLimit-Policy"] == '"default";q=1;w=60', "the others of it stay"
+
+
+def test_limits_that_only_one_application_can_use_are_its_own() -> None:
+    limits = RateLimits()
+    tiers = {"default": "1/minute", "pro": None}
+    first, second = flask.Flask("first"), flask.Flask("second")
+    limits.init_app(first, default=tiers, tier=lambda: flask.request.args.get("tier"))
+    limits.init_app(second, default="2/minute", key=lambda: "all")
+    assert Client(first).statuses("/", "/", "/?tier=pro") == [404, 429, 404]
+    assert Client(second).statuses("/", "/", "/") == [404, 404, 429]
+    with pytest.raises(ConfigError, match="need tier"):
+        limits.init_app(flask.Flask("third"), default=tiers)
+
+
+def test_an_application_ends_although_its_options_refer_to_it() -> None:
+    limits = RateLimits(default="2/minute")
+    view = limits("1/minute")(lambda: "read")
+
+    def used() -> weakref.ref[flask.Flask]:
+        app = flask.Flask("shop")
+        limits.init_app(app, exempt=lambda: app.testing)
+        app.add_url_rule("/a", "a", view)
+        assert Client(app).statuses("/a", "/a") == [200, 429]
+        return weakref.ref(app)
+
+    references = [used(), used()]
+    gc.collect()
+    assert references[0]() is None
 
 
 def test_a_key_can_read_the_user_and_the_session_of_flask(app: flask.Flask, client: Client, limits: RateLimits) -> None:

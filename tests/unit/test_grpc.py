@@ -498,6 +498,17 @@ def test_a_refusal_can_be_customized(colour: str) -> None:
         assert client.call("List").code is StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.parametrize("body", [b"", b"slow down", b"[]", b'{"detail":7}'])
+def test_a_refusal_may_keep_the_headers_of_a_problem_and_have_another_body(colour: str, body: bytes) -> None:
+    with serving(colour, limits="1/minute", refusal=lambda request, decision, usual: usual._replace(body=body)) as (
+        _,
+        client,
+    ):
+        client.call("Read")
+        refused = client.call("Read")
+        assert (refused.code, refused.details) == (StatusCode.RESOURCE_EXHAUSTED, body.decode())
+
+
 def test_a_call_can_wait_for_units_and_a_queue_spaces_calls(colour: str) -> None:
     lines: dict[str, dict[str, Any]] = {"15/15s bucket": {"wait": 16.0, "cost": 15}, "1/15s queue 5": {}}
     for limits, options in lines.items():

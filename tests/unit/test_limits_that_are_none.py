@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 import django_configured  # noqa: F401 - Django needs its settings
 from asgi_requests import drive
-from headgate import ConfigError, Limiter, TokenBucket
+from headgate import AsyncLimiter, ConfigError, Limiter, TokenBucket
 from headgate.http import asgi, wsgi
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import django as for_django
@@ -29,6 +29,7 @@ from headgate.integrations import litestar as for_litestar
 from headgate.integrations import starlette as for_starlette
 from headgate.integrations.django.site import Site
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
+from headgate.integrations.httpx import RateLimitTransport
 
 
 def never_called(scope: Any, receive: Any, send: Any = None) -> Any:
@@ -76,6 +77,32 @@ def test_the_error_of_a_wrong_limit_names_its_value_and_the_right_form(make: Any
 def test_the_error_of_a_list_of_texts_names_the_one_text(make: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape("one text with \";\" between them, '1/second; 9/hour'")):
         make(["1/second", "9/hour"])
+
+
+TEXTS: Any = ["1/second", "9/hour"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Limiter(TEXTS),
+        lambda: AsyncLimiter(tuple(TEXTS)),
+        lambda: RateLimitTransport(TEXTS),
+        lambda: asgi.RateLimitMiddleware(never_called, limits={"default": TEXTS}, tier=lambda request: None),
+    ],
+)
+def test_the_error_of_a_list_of_texts_names_the_one_text_outside_of_routes_too(make: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape("one text with \";\" between them, '1/second; 9/hour'")):
+        make()
+
+
+def test_the_error_of_a_limiter_names_the_kind_that_is_wrong() -> None:
+    mixed: Any = ["1/second", TokenBucket(capacity=5, refill=1, period="second")]
+    with pytest.raises(ConfigError, match="or limit values, not a list with a str"):
+        Limiter(mixed)
+    mapping: Any = {"default": "1/second"}
+    with pytest.raises(ConfigError, match="limit values or a list of those, not a dict"):
+        Limiter(mapping)
 
 
 @pytest.mark.parametrize("make", PLACES.values(), ids=PLACES)

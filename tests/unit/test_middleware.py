@@ -578,6 +578,10 @@ OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
         ([(b"ratelimit", b"mine")], [(b"ratelimit", b"mine"), OURS[0]]),
         ([(b"ratelimit-policy", b"mine"), (b"a", b"1")], [(b"ratelimit-policy", b"mine"), (b"a", b"1"), OURS[1]]),
         ([(b"ratelimit", b"x"), (b"ratelimit-policy", b"y")], [(b"ratelimit", b"x"), (b"ratelimit-policy", b"y")]),
+        (
+            [(b"RateLimit", b"mine"), [b"RATELIMIT-POLICY", b"y"]],
+            [(b"RateLimit", b"mine"), [b"RATELIMIT-POLICY", b"y"]],
+        ),
         ([("ratelimit", "text, which ASGI does not have")], [("ratelimit", "text, which ASGI does not have"), *OURS]),
     ],
 )

@@ -21,8 +21,7 @@ pub fn is_spelled(name: &[u8], wanted: &[u8], spelling: Spelling) -> bool {
 
 /// The place of the first field that may be of this name, in any spelling: it is, or it is no plain pair.
 ///
-/// Most fields have other names, so most requests and responses need no more than this; both use it, not inlined.
-#[inline(never)]
+/// Most fields have other names, so most requests need no more than this.
 pub fn first_of_name(fields: &Bound<'_, PyList>, wanted: &[u8]) -> Option<usize> {
     fields.iter().position(|field| !is_of_another_name(&field, wanted))
 }

@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bound_function::{OneArgument, bound_function};
-use crate::header_pairs::first_of_name;
 
 /// A `send` of ASGI that adds these fields; the native twin of `headgate.http.asgi.python_send_with_fields`.
 #[pyfunction]
@@ -150,23 +149,29 @@ fn has_field_in_any_case<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyA
     Ok(false)
 }
 
-/// Whether one of these fields has this name.
+/// Whether one of these fields has this name, whatever its case: ASGI's is lower case, but Django's handler keeps the
+/// case that its application wrote.
 pub fn has_field<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
     let Ok(name) = name.cast::<PyBytes>() else {
         return Ok(false);
     };
-    let Some(first) = first_of_name(fields, name.as_bytes()) else {
-        return Ok(false);
-    };
-    for field in fields.iter().skip(first) {
-        if name_of(&field)?.cast::<PyBytes>().is_ok_and(|other| other.as_bytes() == name.as_bytes()) {
+    for field in fields.iter() {
+        let is_present = match field.cast_exact::<PyTuple>().map(|pair| pair.as_slice()) {
+            Ok([present, ..]) => is_named(present, name.as_bytes()),
+            _ => is_named(&field.get_item(0)?, name.as_bytes()),
+        };
+        if is_present {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// The name of a field: in lower case, as ASGI has it.
+fn is_named(present: &Bound<'_, PyAny>, name: &[u8]) -> bool {
+    present.cast::<PyBytes>().is_ok_and(|present| present.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// The name of a field.
 fn name_of<'py>(field: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match field.cast_exact::<PyTuple>().map(|pair| pair.as_slice()) {
         Ok([name, ..]) => Ok(name.clone()),

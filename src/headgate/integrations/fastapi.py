@@ -10,7 +10,6 @@ under its whole template; see `headgate.integrations.starlette.routing`.
 
 # There is no `from __future__ import annotations` here: FastAPI reads the annotations of `RateLimit.__call__`, and
 # resolves no strings in those of an object's method.
-import json
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NoReturn, Unpack
 from weakref import WeakValueDictionary
@@ -22,7 +21,7 @@ from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
 from headgate.http.server.asgi_messages import Fields
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.options import Refusal, RouteOptions, without_content
+from headgate.http.server.options import Refusal, RouteOptions, detail_of, without_content
 from headgate.http.server.routes import (
     MISSING_LIMITS,
     ApplicationEnforcers,
@@ -71,11 +70,11 @@ Responses = dict[int | str, dict[str, Any]]
 class RateLimitExceeded(HTTPException):
     """A request was refused. Without a handler for this exception, or for its status, the usual response is sent.
 
-    `headers` are those of that response, `detail` is the sentence of its problem body.
+    `headers` are those of that response, `detail` is the sentence of its problem body, or the phrase of its status.
     """
 
     def __init__(self, refusal: Refusal, decision: Decision | None) -> None:
-        super().__init__(refusal.status, _detail(refusal), dict(without_content(refusal)))
+        super().__init__(refusal.status, detail_of(refusal), dict(without_content(refusal)))
         self.refusal = refusal
         self.decision = decision
         """None where the store did not answer."""
@@ -100,6 +99,10 @@ class RateLimit:
         """The dialects of its fields."""
         # FastAPI inspects the object's attribute to learn whether to await the call; Python calls the class's method.
         vars(self)["__call__"] = RateLimit._ask
+
+    def __deepcopy__(self, _: Any) -> "RateLimit":
+        """Return this limit: a copied router has the same one, as it has the same endpoints."""
+        return self
 
     @property
     def dependency(self) -> NoReturn:
@@ -248,14 +251,6 @@ async def _send_usual_response(connection: HTTPConnection, refused: RateLimitExc
         return refused.response(head=connection.scope["method"] == "HEAD")
     await refuse_or_close(connection, refused.refusal)
     return None
-
-
-def _detail(refusal: Refusal) -> str | None:
-    headers = {name.lower(): value for name, value in refusal.headers}
-    if headers.get("content-type") != PROBLEM_JSON:
-        return None  # then HTTPException uses the phrase of the status
-    detail: str | None = json.loads(refusal.body).get("detail")
-    return detail
 
 
 def _documented(schema: dict[str, Any], routes: Sequence[Any]) -> dict[str, Any]:

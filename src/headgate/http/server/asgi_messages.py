@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
-"""Header fields, with names in lower case."""
+"""Header fields, with names in lower case; an application may write its own in any case."""
 
 _TRY_AGAIN_LATER = 1013
 """The code with which a refused websocket is closed (IANA's registry of close codes)."""
@@ -58,7 +58,7 @@ def python_send_with_fields(send: Send, fields: Fields) -> Send:
     def send_message(message: Message) -> Awaitable[None]:
         if message["type"] in HEADS:
             own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
-            written = {name for name, _ in own}  # in lower case, as ASGI requires
+            written = {name.lower() for name, _ in own}  # Django's handler keeps the case that its application wrote
             headers = [*own, *(field for field in fields if field[0] not in written)]
             return send({**message, "headers": headers})
         return send(message)
@@ -163,7 +163,7 @@ class Watch:
         if message.get("count") is not None:
             return int(message["count"])
         for name, value in self._headers:
-            if name == b"content-length" and value.isdigit():
+            if name.lower() == b"content-length" and value.isdigit():
                 return max(0, int(value) - self._body_bytes)
         with suppress(OSError, KeyError):
             if kind == "http.response.pathsend":

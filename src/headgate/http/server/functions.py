@@ -13,7 +13,7 @@ from functools import singledispatch
 from types import CoroutineType
 from typing import Any, NoReturn, TypeVar
 
-from headgate.decorator import is_coroutine_function
+from headgate.decorator import is_coroutine_function, markable
 from headgate.errors import ArgumentError, ConfigError, kind_of
 from headgate.http.server.options import Refusal
 from headgate.policy.request import Request
@@ -32,8 +32,9 @@ _FUNCTIONS_OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
 
 def portable(function: F) -> F:
     """Mark a function as one of Headgate's request: `client_ip`, `path` as it was sent, `endpoint`, `cookie(name)`."""
-    setattr(function, _PORTABLE, True)
-    return function
+    marked = markable(function)
+    setattr(marked, _PORTABLE, True)
+    return marked
 
 
 def portable_here(function: F) -> F:

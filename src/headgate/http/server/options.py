@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
@@ -11,8 +12,9 @@ from headgate.costs import Cost
 from headgate.decision import Decision, OnStoreError
 from headgate.decorator import is_being_decorated
 from headgate.errors import ArgumentError, ConfigError
+from headgate.http.refusal import PROBLEM_JSON
 from headgate.keys import Key, whole_number
-from headgate.limiter import AnyLimits
+from headgate.limiter import AnyLimits, check_no_texts
 from headgate.limits import Limit
 from headgate.policy.headers import Headers
 from headgate.stores.protocol import Store
@@ -55,6 +57,18 @@ class Refusal(NamedTuple):
 def without_content(refusal: Refusal) -> list[tuple[str, str]]:
     """Return the header fields of a refusal except those of its body."""
     return [field for field in refusal.headers if not field[0].lower().startswith("content-")]
+
+
+def detail_of(refusal: Refusal) -> str | None:
+    """Return the sentence of a refusal's problem body; None where the body is another one, whatever its type says."""
+    if ("content-type", PROBLEM_JSON) not in ((name.lower(), value) for name, value in refusal.headers):
+        return None
+    try:
+        problem = json.loads(refusal.body)
+    except ValueError:  # a function changed the body and kept the headers
+        return None
+    detail = problem.get("detail") if isinstance(problem, dict) else None
+    return detail if isinstance(detail, str) else None
 
 
 class Answering(TypedDict, total=False):
@@ -197,9 +211,7 @@ def check_limits(limits: object) -> None:
     if isinstance(limits, Sequence) and not isinstance(limits, bytes | bytearray) and limits:
         if all(isinstance(limit, Limit) for limit in limits):
             return
-        if all(isinstance(limit, str) for limit in limits):
-            one = "; ".join(limits)
-            raise ConfigError(f'several limits are one text with ";" between them, {one[:80]!r}, not a list of texts')
+        check_no_texts(limits)
     raise ConfigError(f"limits are {right}, not {limits!r:.60}")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.decorator import markable
 from headgate.drive import check_asyncio
 from headgate.errors import ConfigError
 from headgate.http.server.attached_values import Attached
@@ -188,9 +189,13 @@ def check_endpoint(endpoint: object) -> None:
 
 
 def exempt(endpoint: F) -> F:
-    """Mark a view, handler or endpoint as exempt from limits of its application, blueprint or router."""
-    setattr(endpoint, _EXEMPT, True)
-    return endpoint
+    """Mark a view, handler or endpoint as exempt from limits of its application, blueprint or router.
+
+    Of a bound method the returned function is marked, which is the one to register.
+    """
+    marked = markable(endpoint)
+    setattr(marked, _EXEMPT, True)
+    return marked
 
 
 def is_exempt(endpoint: object) -> bool:

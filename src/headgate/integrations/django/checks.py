@@ -61,6 +61,8 @@ def _error_of(options: Any) -> str:
     try:
         Site(options)
         for name in options:
+            if name in ("limits", "policy") and options[name] is None:
+                continue  # the other one may be given: all options are tried below
             _try({name: options[name], **_needed_by(name, options)}, f"settings.HEADGATE[{name!r}]")
         _try(options, "settings.HEADGATE")
     except (ConfigError, TypeError, ValueError, OSError) as error:

@@ -44,7 +44,7 @@ _SETTINGS = "settings.HEADGATE"
 _OF_A_POLICY = (*Answering.__annotations__, "ruleset")
 """Options of the middleware that may be combined with a policy."""
 
-_OPTIONS = ("policy", "fallback", *Options.__annotations__, *RouteOptions.__annotations__)
+_OPTIONS = tuple(dict.fromkeys(("policy", "fallback", *Options.__annotations__, *RouteOptions.__annotations__)))
 
 
 class NotLoaded(ConfigError):
@@ -98,7 +98,12 @@ class Site:
     def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
         """Return the enforcer of all requests, of this kind; None where neither limits nor a policy are set."""
         options = dict(self._options)
+        named = [name for name in ("policy", "limits") if name in options]
         policy, limits = options.pop("policy", None), options.pop("limits", None)
+        if named and policy is None and limits is None:  # perhaps from an environment variable that is not set
+            raise ConfigError(
+                f"settings.HEADGATE[{named[0]!r}] is None, which limits nothing: leave it out if only views are limited"
+            )
         if policy is not None and limits is not None:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
         of_limits = [name for name in options if name not in (*_SHARED, *_OF_A_POLICY)]

@@ -29,6 +29,7 @@ from headgate.http.server.routes import (
     check_endpoint,
 )
 from headgate.http.server.routes import exempt as _exempt
+from headgate.integrations.flask.app_settings import AppSettings, settings_of
 from headgate.integrations.flask.exchange import current_exchange, end_failed, leave_to_response
 from headgate.integrations.flask.placement import watch_place
 from headgate.integrations.flask.request import FlaskRequest
@@ -70,7 +71,8 @@ class RateLimits:
         self._options = options
         self._static = check_flag("static", static)
         self._limits: WeakSet[_Limit] = WeakSet()
-        self._routes = RouteLimits(options, asynchronous=False)
+        self._routes = self._own_routes = RouteLimits(options, asynchronous=False)
+        self._all_routes: WeakSet[RouteLimits] = WeakSet((self._routes,))
         self._fallback = check_fallback(fallback)
         self._default = None if default is None else self._limit(default, {}, fallback)
         if app is not None:
@@ -79,22 +81,26 @@ class RateLimits:
     def init_app(self, app: flask.Flask, default: LimitsOfRoute | None = None, **options: Unpack[RouteOptions]) -> None:
         """Apply the default limits to an application.
 
-        `default` and `options` replace those passed earlier, also for views that are already decorated: their counts
-        start afresh.
+        `default` and `options` are those of this application, also for views that are already decorated: they replace
+        those of the constructor, and those passed earlier for this application. With `options` its counts start afresh.
+        Applications that are not initialized use the options that were passed last.
         """
+        known = settings_of(app)
+        settings = earlier = known.get(self) or AppSettings(self._options, self._own_routes, self._default)
         if options:
-            self._options = cast(RouteOptions, {**self._options, **options})
-            routes = RouteLimits(self._options, asynchronous=False)
-            for limit in self._limits:
-                limit.bind(routes)
-            self._routes.close()
-            self._routes = routes
+            settings = earlier.replaced(options)
+            bound = [(limit, settings.enforcers_of(limit)) for limit in self._limits]
+            self._all_routes.add(settings.routes)
+            self._routes = settings.routes
+            for limit, enforcers in bound:
+                limit.enforcers = enforcers
         if default is not None:
-            self._default = self._limit(default, {}, self._fallback)
-        limiters = app.extensions.setdefault("headgate", [])
-        if self not in limiters:
-            limiters.append(self)
+            settings.set_default(_Limit(self, default, {}, self._fallback))
+        if self not in known:
             app.before_request(self._before_request)
+        known[self] = settings
+        if settings is not earlier and earlier.routes is not self._own_routes:
+            earlier.routes.close()
 
     def __call__(
         self,
@@ -141,37 +147,48 @@ class RateLimits:
 
     def close(self) -> None:
         """Close the stores that were opened here."""
-        self._routes.close()
+        for routes in list(self._all_routes):
+            routes.close()
 
     def _limit(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> _Limit:
-        limit = _Limit(limits, options, fallback)
-        limit.bind(self._routes)
+        limit = _Limit(self, limits, options, fallback)
+        limit.enforcers = limit.bound_to(self._routes)
         self._limits.add(limit)
         return limit
 
+    def enforcers_of(self, limit: _Limit, app: flask.Flask) -> ApplicationEnforcers:
+        """Return the enforcers of a limit by the options of an application."""
+        settings = settings_of(app).get(self)
+        return limit.enforcers if settings is None else settings.enforcers_of(limit)
+
     def _before_request(self) -> Any:
-        if self._default is None or (not self._static and is_static()) or is_excluded(blueprints_of_request()):
+        default = settings_of(current_app)[self].default
+        if default is None or (not self._static and is_static()) or is_excluded(blueprints_of_request()):
             return None
         template = template_of()
         place = f"application: {template}"
-        return self._default.check(self, template, place, (), flask.request.view_args or {})
+        return default.check(self, template, place, (), flask.request.view_args or {})
 
 
 class _Limit:
     """The limits, options and fallback of one decorator."""
 
     enforcers: ApplicationEnforcers
+    """Those for applications that are not initialized, by the options that were passed last."""
 
-    def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> None:
+    def __init__(self, owner: RateLimits, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> None:
+        self._owner = owner
         self._limits = limits
         self._options = options
         self._fallback = check_fallback(fallback)
 
-    def bind(self, routes: RouteLimits) -> None:
-        self.enforcers = routes.enforcers(self._limits, self._options)
-        if self.enforcers.any.settles:
+    def bound_to(self, routes: RouteLimits) -> ApplicationEnforcers:
+        """Return the enforcers of the limit by the options of `routes`. Raises ConfigError."""
+        enforcers = routes.enforcers(self._limits, self._options)
+        if enforcers.any.settles:
             request_finished.connect(leave_to_response)
             request_tearing_down.connect(end_failed)
+        return enforcers
 
     def check(
         self, place_id: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -179,7 +196,8 @@ class _Limit:
         """Return None where this request may pass, else the answer of the fallback; without one, raise the refusal."""
         environ = flask.request.environ
         exchange = current_exchange()
-        enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
+        app: flask.Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+        enforcer = self._owner.enforcers_of(self, app).of(app)
         judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), place_id, counted_as, environ=environ)
         if judgement.refusal is None:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -13,9 +12,8 @@ import grpc
 from grpc import StatusCode
 
 from headgate.decision import Decision
-from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.server.exchange import Exchange
-from headgate.http.server.options import Refusal, Response
+from headgate.http.server.options import Refusal, Response, detail_of
 from headgate.policy.request import Request
 from headgate.waiting.departure import Departure
 
@@ -190,20 +188,14 @@ def refuse(context: Any, refusal: Refusal, decision: Decision | None) -> Any:
         metadata = (*metadata, (_PUSHBACK, str(after_ms)))
     context.set_trailing_metadata(metadata)
     code = _CODES.get(refusal.status, StatusCode.RESOURCE_EXHAUSTED)
-    return context.abort(code, _details(refusal.body, dict(refusal.headers).get("Content-Type", "")))
+    detail = detail_of(refusal)
+    return context.abort(code, refusal.body.decode("utf-8", "replace") if detail is None else detail)
 
 
 def metadata_of(fields: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return header fields as metadata, without those that metadata cannot contain."""
     lower = [(name.lower(), value) for name, value in fields]
     return tuple(field for field in lower if _KEY.fullmatch(field[0]) and _VALUE.fullmatch(field[1]))
-
-
-def _details(body: bytes, content_type: str) -> str:
-    if content_type == PROBLEM_JSON:
-        detail: str = json.loads(body).get("detail", "")
-        return detail
-    return body.decode("utf-8", "replace")
 
 
 def _number(code: Any) -> int:

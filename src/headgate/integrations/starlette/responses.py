@@ -43,7 +43,7 @@ def with_fields(response: Any, fields: Fields) -> Any:
 def python_copied(response: Any, fields: Fields) -> Any:
     """Return a copy of a response with these fields, except those that the response has itself."""
     own: list[tuple[bytes, bytes]] = response.raw_headers
-    own_names = {name for name, _ in own}
+    own_names = {name.lower() for name, _ in own}
     state = {**response.__dict__, "raw_headers": [*own, *(field for field in fields if field[0] not in own_names)]}
     state.pop("_headers", None)  # Starlette's cached view of the headers
     copied = object.__new__(type(response))
