@@ -494,6 +494,13 @@ def test_a_service_that_cannot_start_prints_the_reason(tmp_path: Path) -> None:
     assert "Cannot assign requested address; this host has no such address: choose another --host" in elsewhere.stderr
     nowhere = run_headgate("serve", str(policy), "--port", "0", "--host", "no.such.host.invalid")
     assert "cannot listen on no.such.host.invalid" in nowhere.stderr
+    for host in ("[::1]", ""):
+        unknown = run_headgate("serve", str(policy), "--port", "0", "--host", host)
+        assert f"cannot listen on {host}:0: " in unknown.stderr
+        assert (
+            "--host takes an address of this host, such as 127.0.0.1 or ::1 (without brackets), or a name of it"
+            in unknown.stderr
+        )
     for host in ("gate..example.com", f"{'a' * 64}.example.com"):
         nameless = run_headgate("serve", str(policy), "--port", "0", "--host", host)
         assert nameless.returncode == 1
