@@ -530,6 +530,11 @@ def test_without_a_policy_the_one_in_this_folder_or_an_example_is_served(tmp_pat
     assert '"everyone.minute";q=200' in limits(tmp_path)
     write(tmp_path / "headgate.yaml", "7/hour")
     assert limits(tmp_path) == '"all";q=7;w=3600'
+    (tmp_path / "headgate.yaml").unlink()
+    (tmp_path / "headgate.yaml").symlink_to("nowhere.yaml")
+    command = headgate_command("serve", "--port", "0")
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (1, "headgate: headgate.yaml: No such file or directory\n")
 
 
 def test_the_store_of_the_command_line_stands_in_for_the_policys(tmp_path: Path) -> None:
