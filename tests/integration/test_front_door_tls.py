@@ -116,6 +116,28 @@ def test_only_clients_with_a_certificate_get_in(policy: Path, authority: Authori
         until(lambda: figures(service)["headgate_connections_closed_total", "no handshake"] == 2)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_is_resumed_unless_the_certificate_of_its_client_would_not_be_checked_again(
+    policy: Path, authority: Authority, server: Pair, version: ssl.TLSVersion
+) -> None:
+    """One that is resumed is not asked for a certificate: it went on after that had expired."""
+    known = authority.known(authority.sign("client"))
+    known.maximum_version = version
+    for options, is_resumed in (((), True), (("--tls-client-ca", str(authority.file)), False)):
+        with running_service(policy, *server.options, *options, trusts=known) as service:
+            with connected(service, known) as connection:
+                connection.sendall(CHECK)
+                assert connection.recv(100)
+                session = connection.session
+            with (
+                socket.create_connection(("127.0.0.1", port_of(service)), 20) as plain,
+                known.wrap_socket(plain, server_hostname="localhost", session=session) as connection,
+            ):
+                connection.sendall(CHECK)
+                assert connection.recv(100)
+                assert connection.session_reused == is_resumed
+
+
 def test_a_client_without_tls_gets_a_reason_and_is_closed(policy: Path, authority: Authority, server: Pair) -> None:
     with running_service(policy, *server.options, trusts=authority.known()) as service:
         for sent in (CHECK, b"\0" * 100):

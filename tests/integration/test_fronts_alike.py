@@ -133,6 +133,20 @@ OTHER_CASES: list[tuple[str, bytes, list[Expected]]] = [
         request_bytes(b"GET /check/default HTTP/1.0", b"Connection: a ,Keep-Alive") + NEXT_REQUEST,
         [(200, "keep-alive"), OK],
     ),
+    (
+        "chunks announced with a blank behind the word",
+        request_bytes(b"POST /v1/check HTTP/1.1", b"Transfer-Encoding: chunked ", b"Connection: keep-alive ")
+        + b"f\r\n"
+        + BODY
+        + b"\r\n0\r\n\r\n"
+        + NEXT_REQUEST,
+        [OK, OK],
+    ),
+    (
+        "a length with blanks behind it",
+        request_bytes(b"POST /v1/check HTTP/1.1", LENGTH + b" " * 20, body=BODY) + NEXT_REQUEST,
+        [OK, OK],
+    ),
     ("a length without end", request_bytes(b"GET /check/default HTTP/1.1", b"Content-Length: " + b"9" * 19), [BAD]),
     ("a length of many zeros", request_bytes(b"GET /check/default HTTP/1.1", b"Content-Length: " + b"0" * 19), [BAD]),
     (

@@ -494,6 +494,13 @@ def test_a_service_that_cannot_start_prints_the_reason(tmp_path: Path) -> None:
     assert "Cannot assign requested address; this host has no such address: choose another --host" in elsewhere.stderr
     nowhere = run_headgate("serve", str(policy), "--port", "0", "--host", "no.such.host.invalid")
     assert "cannot listen on no.such.host.invalid" in nowhere.stderr
+    for host in ("[::1]", ""):
+        unknown = run_headgate("serve", str(policy), "--port", "0", "--host", host)
+        assert f"cannot listen on {host}:0: " in unknown.stderr
+        assert (
+            "--host takes an address of this host, such as 127.0.0.1 or ::1 (without brackets), or a name of it"
+            in unknown.stderr
+        )
     for host in ("gate..example.com", f"{'a' * 64}.example.com"):
         nameless = run_headgate("serve", str(policy), "--port", "0", "--host", host)
         assert nameless.returncode == 1
@@ -523,6 +530,11 @@ def test_without_a_policy_the_one_in_this_folder_or_an_example_is_served(tmp_pat
     assert '"everyone.minute";q=200' in limits(tmp_path)
     write(tmp_path / "headgate.yaml", "7/hour")
     assert limits(tmp_path) == '"all";q=7;w=3600'
+    (tmp_path / "headgate.yaml").unlink()
+    (tmp_path / "headgate.yaml").symlink_to("nowhere.yaml")
+    command = headgate_command("serve", "--port", "0")
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (1, "headgate: headgate.yaml: No such file or directory\n")
 
 
 def test_the_store_of_the_command_line_stands_in_for_the_policys(tmp_path: Path) -> None:

@@ -357,4 +357,5 @@ def _policy_file(policy: Path | None) -> Path:
     if policy is not None:
         return policy
     default_file = Path("headgate.yaml")
-    return default_file if default_file.exists() else Path(__file__).parents[1] / "service" / "example.yaml"
+    is_there = os.path.lexists(default_file)  # a link that leads nowhere is an error, and no reason for the example
+    return default_file if is_there else Path(__file__).parents[1] / "service" / "example.yaml"

@@ -20,6 +20,7 @@ _HINTS = {
     errno.EADDRNOTAVAIL: "this host has no such address: choose another --host",
     errno.EACCES: "this user may not listen there: choose a --port from 1024 on",
 }
+_UNKNOWN_HOST = "--host takes an address of this host, such as 127.0.0.1 or ::1 (without brackets), or a name of it"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -84,6 +85,8 @@ def _reason(error: OSError | OverflowError) -> str:
     """Why a port cannot be used, and what would be right."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
+    if error.errno == socket.EAI_NONAME:
+        return f"{error.strerror}; {_UNKNOWN_HOST}"
     if hint := _HINTS.get(error.errno):
         return f"{os.strerror(error.errno)}; {hint}"
     return error.strerror or str(error)

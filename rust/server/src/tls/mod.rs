@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig};
 
@@ -81,8 +81,13 @@ impl Tls {
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-        // Sessions are resumed from tickets that clients store: nothing is stored here, and no lock is taken.
-        config.ticketer = ring::Ticketer::new().map_err(|error| Part::Key.is_unusable(error.to_string()))?;
+        if pem.client_ca.is_none() {
+            // Sessions are resumed from tickets that clients store: nothing is stored here, and no lock is taken.
+            config.ticketer = ring::Ticketer::new().map_err(|error| Part::Key.is_unusable(error.to_string()))?;
+        } else {
+            // None is resumed: the client's certificate would not be checked again, though it may have expired.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
         Ok(Self { config: Arc::new(config), validity })
     }
 }

@@ -197,6 +197,7 @@ class RequestReader:
             raise self._head_too_large()
         if name not in _FRAMING:
             return
+        value = value.rstrip(b" \t")  # no part of it (RFC 9110, 5.5), but llhttp keeps them
         if name == b"content-length":
             if len(value) > _MOST_DIGITS:
                 raise RequestRefused(400, _MALFORMED)
