@@ -7,6 +7,7 @@ Misuse is an exception, a refusal is not: a client over its limit gets a `Decisi
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _EXCERPT = 60
 """How many characters a message shows of a text."""
+
+_CREDENTIALS = re.compile(r"(?<=://)[^\s]*@")
 
 
 class HeadgateError(Exception):
@@ -26,12 +29,14 @@ class HeadgateError(Exception):
 class ConfigError(HeadgateError, ValueError):
     """A limit, a policy, a store URL or a setting cannot be used as written.
 
-    `path` names the place ("rules[2].limits.free"), empty where there is only one.
+    `path` names the place ("rules[2].limits.free"), empty where there is only one. A user and a password of a URL,
+    which may stand where another setting belongs, are not in the message.
     """
 
     code: ClassVar[str] = "config"
 
     def __init__(self, message: str, *, path: str = "") -> None:
+        message = without_credentials(message)
         super().__init__(f"{path}: {message}" if path else message)
         self.message = message
         self.path = path
@@ -43,7 +48,7 @@ class LimitSyntaxError(ConfigError):
     code: ClassVar[str] = "limit-syntax"
 
     def __init__(self, reason: str, *, text: str, position: int, path: str = "") -> None:
-        shown, column = _excerpt(text, position)
+        shown, column = _excerpt(without_credentials(text), position)
         pointer = "\n  " + shown + "\n  " + " " * column + "^"
         super().__init__(f'cannot read "{shown}": {reason}{pointer}', path=path)
         self.reason = reason
@@ -188,6 +193,11 @@ def kind_of(value: object) -> str:
     """The kind of an invalid value, for a message: "a float", "None", never the value, which may be a secret."""
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[:1] in 'aeioAEIO' else 'a'} {name}"
+
+
+def without_credentials(text: str) -> str:
+    """A text without the users and passwords of URLs in it."""
+    return _CREDENTIALS.sub("***@", text) if "@" in text else text
 
 
 def printable(text: str) -> str:

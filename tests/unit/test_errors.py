@@ -12,6 +12,7 @@ import pytest
 
 from headgate import Gate, Limiter, RateLimited
 from headgate.errors import ConfigError, ConflictingId, HeadgateError, MissingExtraError, StoreTimeout
+from headgate.http.asgi import RateLimitMiddleware
 
 
 def raised(act: Callable[[], object]) -> HeadgateError:
@@ -91,3 +92,23 @@ def test_a_refusal_can_be_pickled_with_its_decision() -> None:
     limiter = Limiter("0/minute")
     error = pickle.loads(pickle.dumps(RateLimited(limiter.hit("key"))))
     assert (error.decision.allowed, error.decision.retry_after) == (False, None)
+
+
+URL = "redis://user:sesame@redis.example/0"
+MISPLACED: dict[str, Callable[[], object]] = {
+    "limits": lambda: Limiter(URL),
+    "on_store_error": lambda: Limiter("5/minute", on_store_error=URL),  # type: ignore[arg-type]
+    "a long one": lambda: Limiter("5/minute", on_store_error=URL.replace("sesame", "sesame" * 20)),  # type: ignore[arg-type]
+    "a policy's settings": lambda: Gate({"version": 1, "namespace": URL, "on_store_error": URL, "rules": []}),
+    "a policy's rule": lambda: Gate({"version": 1, "rules": [{"name": URL, "by": [URL], "limits": URL}]}),
+    "a middleware's option": lambda: RateLimitMiddleware(no_application, limits="5/minute", key=URL),  # type: ignore
+}
+
+
+async def no_application(scope: object, receive: object, send: object) -> None: ...
+
+
+@pytest.mark.parametrize("act", MISPLACED.values(), ids=MISPLACED.keys())
+def test_a_url_in_a_wrong_place_keeps_its_password(act: Callable[[], object]) -> None:
+    text = str(raised(act))
+    assert "redis://***@" in text and "sesame" not in text

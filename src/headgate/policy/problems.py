@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, without_credentials
 
 Path = tuple[str | int, ...]
 _MOST_SHOWN = 200
@@ -83,5 +83,5 @@ def shown(value: object) -> str:
         return "a map"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
-    text = repr(value)
+    text = without_credentials(repr(value))
     return text if len(text) <= 60 else f"{text[:56]}...'"

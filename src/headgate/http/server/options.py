@@ -11,7 +11,7 @@ from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision, OnStoreError
 from headgate.decorator import is_being_decorated
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, without_credentials
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.keys import Key, whole_number
 from headgate.limiter import AnyLimits, check_no_texts
@@ -219,7 +219,7 @@ def one_of(options: Mapping[str, Any], name: str, *choices: str) -> str:
     """Return an option that is one of these words, by default the first; raises ConfigError."""
     choice = options.get(name, choices[0])
     if choice not in choices:
-        raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
+        raise ConfigError(f"{name} is one of {', '.join(choices)}, not {without_credentials(repr(choice)):.40}")
     return cast(str, choice)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from headgate.clock import Clock
 from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit, OnStoreError, Reading, binding_of
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, without_credentials
 from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
 from headgate.keys import Key, check_cost, encode_key
 from headgate.limits import check_hits
@@ -179,7 +179,8 @@ def check_on_store_error(choice: object) -> OnStoreError | Literal[""]:
     if choice is None or choice == "":
         return ""
     if choice not in ON_STORE_ERROR:
-        raise ConfigError(f"on_store_error is one of {', '.join(ON_STORE_ERROR)}, not {choice!r:.40}")
+        known = ", ".join(ON_STORE_ERROR)
+        raise ConfigError(f"on_store_error is one of {known}, not {without_credentials(repr(choice)):.40}")
     return choice
 
 
