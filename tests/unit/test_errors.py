@@ -101,6 +101,7 @@ MISPLACED: dict[str, Callable[[], object]] = {
     "a long one": lambda: Limiter("5/minute", on_store_error=URL.replace("sesame", "sesame" * 20)),  # type: ignore[arg-type]
     "a policy's settings": lambda: Gate({"version": 1, "namespace": URL, "on_store_error": URL, "rules": []}),
     "a policy's rule": lambda: Gate({"version": 1, "rules": [{"name": URL, "by": [URL], "limits": URL}]}),
+    "a policy's file": lambda: Gate(URL),
     "a middleware's option": lambda: RateLimitMiddleware(no_application, limits="5/minute", key=URL),  # type: ignore
 }
 

@@ -8,7 +8,7 @@ import re
 import stat
 from pathlib import Path
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, without_credentials
 
 LARGEST_BYTES = 1 << 20
 """The most bytes that the text of a policy may have."""
@@ -42,9 +42,10 @@ def read_again(file: Path) -> bytes:
 
 
 def check_path(path: str | os.PathLike[str], error: OSError) -> None:
-    """Raise ConfigError for a path that could not be read because it is a limits text, or the policy itself."""
+    """Raise ConfigError for a path that could not be read because it is a limits text, a URL, or the policy itself."""
     if not isinstance(path, str) or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
         return
+    cause: OSError | None = error
     if "\n" in path or path.lstrip().startswith("{"):
         mistake = "this text is that of a policy: write it to a file, or give its values"
     elif reads_as_limits(path):
@@ -52,9 +53,12 @@ def check_path(path: str | os.PathLike[str], error: OSError) -> None:
         mistake = (
             f"{quoted} is no file and reads as limits: give a middleware limits={quoted}, or use Limiter({quoted})"
         )
+    elif "://" in path:
+        mistake = f"{without_credentials(path)[:60]!r} is a URL"
+        cause = None  # it has the path, perhaps with a password
     else:
         return
-    raise ConfigError(f"a policy is the path of a file, its values or a Policy; {mistake}") from error
+    raise ConfigError(f"a policy is the path of a file, its values or a Policy; {mistake}") from cause
 
 
 def reads_as_limits(path: str) -> bool:
