@@ -1,5 +1,6 @@
 """Headgate: exact rate limits for Python programs and for the gateways in front of them."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headgate import starting as starting  # before the slow imports: a signal may arrive during them
@@ -91,6 +92,9 @@ __all__ = [
     "TokenBucket",
     "parse_limits",
 ]
+
+if not TYPE_CHECKING and not (find_spec("redis") and find_spec("hiredis")):
+    __all__.remove("RedisStore")  # `from headgate import *` imports each of these names
 
 
 def __getattr__(name: str) -> Any:

@@ -216,6 +216,11 @@ def test_a_policy_may_be_standard_input(command: list[str], log: Path) -> None:
     assert "standard input:2:1: rules: must be a list" in broken.stderr
 
 
+def test_a_rate_is_written_out_by_capacity() -> None:
+    result = run_headgate("capacity", SHOP, "--users", "9", "--rate", "1234567.5")
+    assert "1,234,567.5 decisions a second" in result.stdout
+
+
 def test_a_tier_is_named_as_it_is_by_capacity() -> None:
     policy = """
         version: 1
@@ -424,6 +429,8 @@ BAD_CALLS = [
     (["zone", "info", "/no/such/zone"], 1, "/no/such/zone" if core.CORE == "native" else "native core"),
     (["validate", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
     (["validate", "/"], 1, "Is a directory"),
+    (["validate", "/proc/self/mem"], 1, "/proc/self/mem: Input/output error"),
+    (["llm", "replay", SHOP, "/proc/self/mem", "--model", "m"], 1, "/proc/self/mem: Input/output error"),
     (["frobnicate"], 2, "No such command"),
 ]
 

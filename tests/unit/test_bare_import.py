@@ -10,7 +10,9 @@ import headgate
 
 ALONE = """
 import headgate.http.asgi, headgate.http.wsgi, headgate.testing
+from headgate import *
 
+assert Limiter is headgate.Limiter and not hasattr(sys.modules[__name__], "RedisStore")
 assert headgate.Limiter("5/minute").hit("user:42").remaining == 4
 try:
     headgate.Gate({"version": 1, "rules": [{"name": "all", "limits": "5/minute"}]})

@@ -50,6 +50,8 @@ def test_options_are_headgates_or_redis_pys() -> None:
     target = read_url("redis+sentinel://u:pw@a/main?sentinel_username=eye&sentinel_password=o%2Fp+%26&password=")
     assert target.sentinel == {"username": "eye", "password": "o/p &"}
     assert read_url("redis+sentinel://u:pw@a/main?sentinel_password=").sentinel == {}
+    for url in ("redis://bob@h/2?password=p%2Fw", "redis://:p%2Fw@h?username=bob&db=2", "redis://bob:p%2Fw@h/2?db=2"):
+        assert read_url(url).options == {"username": "bob", "password": "p/w", "db": 2}
     store = open_store("redis://h?on_error=closed&local_share=.25&remember=no&timeout=20ms")
     assert isinstance(store, GuardedStore) and isinstance(store.inner, RedisStore)
     assert (store.on_error, float(store.local_share), store.remember) == ("closed", 0.25, False)
@@ -108,6 +110,8 @@ def test_no_password_is_shown(scheme: str, tail: str) -> None:
         ("redis://h/0?pasword=hunter2", 'not "pasword": did you mean "password"?'),
         ("redis+cluster://h?timout=50ms", 'not "timout": did you mean "timeout"?'),
         ("redis://h/0?db=x", "db is a number, not 'x'"),
+        ("redis://h/0?db=3", "the path names database 0, and db is 3: give one"),
+        ("redis://:hunter2@h/0?password=hunter22", 'password is given twice, before the "@" and after the "?"'),
         ("redis://h/0?socket_timeout=abc", "the deadline of a call is timeout, such as timeout=50ms"),
         ("redis://h/0?retry_on_timeout=yes", "may have been charged and is never repeated"),
         ("redis://h/0?socket_keepalive=perhaps", "socket_keepalive is yes or no, not 'perhaps'"),

@@ -62,7 +62,7 @@ def _answers(needs: Capacity) -> Iterator[tuple[str, str]]:
     where = f"{request.method} {request.host}{request.path}"
     meets = ", ".join(request.rules) or "no rule"
     limits = "1 limit" if request.limits == 1 else f"{request.limits} limits"
-    yield "operations", f"{needs.rate:,g} decisions a second, of {limits} at the most: {where} meets {meets}"
+    yield "operations", f"{needs.rate:,.15g} decisions a second, of {limits} at the most: {where} meets {meets}"
     yield (
         "one server",
         f"decides {needs.saturated:,} of these a second: plan {needs.planned:,}, {BUSY_SHARE * 100:.0f} % of that",

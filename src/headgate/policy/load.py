@@ -15,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from headgate.keys import MOST_PARTS
 from headgate.policy.cost_problems import cost_problems
-from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
+from headgate.policy.identity import BUILT_IN
+from headgate.policy.identity_problems import Size, identity_problems, identity_sizes
 from headgate.policy.llm_schema import LlmModel
 from headgate.policy.llm_settings import CALL_IDENTITIES
 from headgate.policy.policy_file import read_policy_file
-from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown
+from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown, unknown_name
 from headgate.policy.schema import (
     ClientIpModel,
     IdentityModel,
@@ -186,12 +187,13 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     identities = _map(policy.get("identities"))
     of_calls = CALL_IDENTITIES if policy.get("llm") is not None else ()
     known = {*identities, *BUILT_IN, *of_calls}
-    yield from _identity_connections(identities, known, (*BUILT_IN, *of_calls))
+    sizes = identity_sizes(identities)
+    yield from identity_problems(identities, known, (*BUILT_IN, *of_calls), sizes)
     yield from _tier_connections(_map(policy.get("tiers")), known)
     names: dict[str, int] = {}
     for index, rule in _maps(policy.get("rules")):
         path: Path = ("rules", index)
-        yield from _rule_connections(path, rule, identities, known, policy.get("tiers"))
+        yield from _rule_connections(path, rule, sizes, known, policy.get("tiers"))
         name = rule.get("name")
         if isinstance(name, str):
             if name in names:
@@ -203,65 +205,30 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     for ruleset, members in _map(policy.get("rulesets")).items():
         for place, member in _texts(members):
             if member not in names:
-                yield ("rulesets", ruleset, place), _unknown("rule", member, names)
-
-
-def _identity_connections(
-    identities: Mapping[str, Any], known: Iterable[str], built_in: Collection[str]
-) -> Iterator[tuple[Path, str]]:
-    for name, identity in identities.items():
-        path: Path = ("identities", name)
-        if name in built_in or name in (ANONYMOUS, REPEATED_IDENTITY, "everyone"):
-            yield path, f"{name!r} is built in: choose another name"
-        for place, member in _texts(_map(identity).get("first_of")):
-            if member not in known:
-                yield (*path, "first_of", place), _unknown("identity", member, known)
-            elif _reaches(member, name, identities):
-                yield (*path, "first_of", place), f"{member!r} comes back to {name!r} itself"
-
-
-def _reaches(start: str, goal: str, identities: Mapping[str, Any]) -> bool:
-    """Whether following `first_of` from the identity `start` leads to `goal`."""
-    seen: set[str] = set()
-    pending = [start]
-    while pending:
-        name = pending.pop()
-        if name == goal:
-            return True
-        if name not in seen:
-            seen.add(name)
-            pending.extend(member for _, member in _texts(_map(identities.get(name)).get("first_of")))
-    return False
+                yield ("rulesets", ruleset, place), unknown_name("rule", member, names)
 
 
 def _tier_connections(tiers: Mapping[str, Any], known: Iterable[str]) -> Iterator[tuple[Path, str]]:
     identity = _map(tiers.get("from")).get("identity")
     if isinstance(identity, str) and identity not in known:
-        yield ("tiers", "from", "identity"), _unknown("identity", identity, known)
+        yield ("tiers", "from", "identity"), unknown_name("identity", identity, known)
     if identity is not None and "map" not in tiers and not (identity == "tier" and "tier" in known):
         yield ("tiers",), "a tier from an identity needs map, from its values to tiers"
 
 
-def _parts(name: str, identities: Mapping[str, Any], depth: int = 0) -> int:
-    """The most parts of a key that an identity gives: 1, or for a `first_of` its member's name and parts."""
-    members = [member for _, member in _texts(_map(identities.get(name)).get("first_of"))]
-    if not members or depth > MOST_PARTS:  # a cycle is reported as a problem of its own
-        return 1
-    return 1 + max(_parts(member, identities, depth + 1) for member in members)
-
-
 def _rule_connections(
-    path: Path, rule: Mapping[str, Any], identities: Mapping[str, Any], known: Iterable[str], tiers: object
+    path: Path, rule: Mapping[str, Any], sizes: Mapping[str, Size], known: Iterable[str], tiers: object
 ) -> Iterator[tuple[Path, str]]:
     counted: list[str] = []
     for place, name in _texts(rule.get("by")):
         if name not in known:
-            yield (*path, "by", place), _unknown("identity", name, known)
+            yield (*path, "by", place), unknown_name("identity", name, known)
         elif name in counted:
             yield (*path, "by", place), f"{name!r} is there twice"
         counted.append(name)
-    parts = sum(max(_parts(name, identities), 2) for name in counted)  # a missing identity has two
-    if parts > MOST_PARTS:
+    by_parts = [max(sizes[name].parts if name in sizes else 1, 2) for name in counted]  # a missing identity has two
+    parts = sum(by_parts)
+    if parts > MOST_PARTS >= max(by_parts):  # one that is too long by itself is a problem of its own
         yield (*path, "by"), f"makes a key of up to {parts} parts, which has {MOST_PARTS} at the most"
     limits = rule.get("limits")
     if isinstance(limits, Mapping) and limits:
@@ -269,13 +236,6 @@ def _rule_connections(
             yield (*path, "limits"), "limits by tier need tiers: where a request's tier is read from"
         elif isinstance(tiers.get("default"), str) and tiers["default"] not in limits:
             yield (*path, "limits"), f"has no limits for the default tier {tiers['default']!r}"
-
-
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    names = sorted(map(str, known))  # names in a mapping need not be text
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
-    return f"no {kind} is named {shown(name)}{hint}"
 
 
 def _map(value: object) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from headgate.errors import ConfigError, without_credentials
 
@@ -23,7 +24,7 @@ def read_policy_file(file: Path) -> bytes:
     Raises OSError.
     """
     with file.open("rb") as source:
-        return source.read(LARGEST_BYTES + 1)
+        return _read(source, file)
 
 
 def read_again(file: Path) -> bytes:
@@ -36,9 +37,17 @@ def read_again(file: Path) -> bytes:
         if not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "it must be a regular file, not a pipe, a socket or a device", str(file))
         with os.fdopen(descriptor, "rb", closefd=False) as source:
-            return source.read(LARGEST_BYTES + 1)
+            return _read(source, file)
     finally:
         os.close(descriptor)
+
+
+def _read(source: BinaryIO, file: Path) -> bytes:
+    """Read at most one byte more than `LARGEST_BYTES`; raises OSError that names the file, as the system does not."""
+    try:
+        return source.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def check_path(path: str | os.PathLike[str], error: OSError) -> None:

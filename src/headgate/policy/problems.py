@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from headgate.errors import ConfigError, without_credentials
@@ -54,6 +55,14 @@ class PolicyError(ConfigError):
             yield place_text(self.source, problem)
         if len(self.problems) > _MOST_SHOWN:
             yield f"{self.source}: {len(self.problems) - _MOST_SHOWN:,} more problems"
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that the policy does not have, with what may have been meant."""
+    names = sorted(map(str, known))  # names in a mapping need not be text
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
+    return f"no {kind} is named {shown(name)}{hint}"
 
 
 def place_text(source: str, problem: Problem, kind: str = "") -> str:

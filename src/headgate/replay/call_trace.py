@@ -86,6 +86,9 @@ def _lines(raw: io.BufferedReader, path: Path, tally: Tally) -> Iterator[str]:
             yield rest.decode("utf-8-sig", "replace")
     except Damaged as error:
         tally.damaged.append(_damaged(path, number + 1, str(error)))
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _damaged(path: Path, line: int, reason: str) -> UnreadLine:

@@ -146,9 +146,12 @@ def _with_options(target: RedisTarget, parts: StoreUrl, database: str, form: str
         name: (_CONNECTION_OPTIONS | _TCP_OPTIONS | _TLS_OPTIONS)[name](name, value, form)
         for name, value in remaining.items()
     }
-    if parts.credentials:
-        user, _, password = parts.credentials.partition(":")
-        options |= {"username": unquote(user) or None, "password": unquote(password) or None}
+    user, _, password = parts.credentials.partition(":")
+    for name, text in (("username", user), ("password", password)):
+        if text and options.get(name):
+            raise ConfigError(f'{form}: {name} is given twice, before the "@" and after the "?"')
+        if parts.credentials:
+            options[name] = unquote(text) or options.get(name) or None
     if tls:
         check_tls(options, form)
         fields["tls"] = TlsContext(options)
@@ -160,6 +163,8 @@ def _with_options(target: RedisTarget, parts: StoreUrl, database: str, form: str
         if not re.fullmatch("[0-9]{0,6}", database):
             seen = f", not {database!r}" if _PLAIN_PATH.fullmatch(f"/{database}") else ""
             raise ConfigError(f"{form}: the database is a number{seen}")
+        if database and options.get("db", int(database)) != int(database):
+            raise ConfigError(f"{form}: the path names database {int(database)}, and db is {options['db']}: give one")
         options.setdefault("db", int(database or 0))
     return target._replace(options=options, **fields)
 
