@@ -5,12 +5,12 @@ The checks take time in proportion to the policy, however its identities refer t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headgate.keys import MOST_PARTS
 from headgate.policy.identity import ANONYMOUS, REPEATED_IDENTITY
-from headgate.policy.problems import Path, unknown_name
+from headgate.policy.problems import KnownNames, Path
 
 MOST_ALTERNATIVES = 1000
 """The most identities that one may be read from; each counts as often as `first_of` leads to it."""
@@ -48,7 +48,7 @@ def _size_of(members: Collection[Size]) -> Size:
 
 
 def identity_problems(
-    identities: Mapping[str, Any], known: Iterable[str], built_in: Collection[str], sizes: Mapping[str, Size]
+    identities: Mapping[str, Any], known: KnownNames, built_in: Collection[str], sizes: Mapping[str, Size]
 ) -> Iterator[tuple[Path, str]]:
     """Yield the problems of identities; `sizes` has those of `identity_sizes`. Values may be of any shape."""
     groups = _groups({name: _members(identity) for name, identity in identities.items()})
@@ -58,7 +58,7 @@ def identity_problems(
             yield path, f"{name!r} is built in: choose another name"
         for place, member in _placed(identity):
             if member not in known:
-                yield (*path, "first_of", place), unknown_name("identity", member, known)
+                yield (*path, "first_of", place), known.unknown(member)
             elif groups.get(member) == groups[name]:
                 yield (*path, "first_of", place), f"{member!r} comes back to {name!r} itself"
         size = sizes.get(name, _PLAIN)

@@ -6,7 +6,7 @@ several fields, such as names that must be known, is checked here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,7 +20,7 @@ from headgate.policy.identity_problems import Size, identity_problems, identity_
 from headgate.policy.llm_schema import LlmModel
 from headgate.policy.llm_settings import CALL_IDENTITIES
 from headgate.policy.policy_file import read_policy_file
-from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown, unknown_name
+from headgate.policy.problems import FieldFaults, KnownNames, Path, PolicyError, Problem, shown
 from headgate.policy.schema import (
     ClientIpModel,
     IdentityModel,
@@ -186,7 +186,7 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield the problems that concern several fields. Values may be of any shape: the model checks shapes."""
     identities = _map(policy.get("identities"))
     of_calls = CALL_IDENTITIES if policy.get("llm") is not None else ()
-    known = {*identities, *BUILT_IN, *of_calls}
+    known = KnownNames("identity", (*identities, *BUILT_IN, *of_calls))
     sizes = identity_sizes(identities)
     yield from identity_problems(identities, known, (*BUILT_IN, *of_calls), sizes)
     yield from _tier_connections(_map(policy.get("tiers")), known)
@@ -202,27 +202,28 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     for index, match in _maps(policy.get("exempt")):
         if not match:
             yield ("exempt", index), "needs a condition: an empty one would exempt every request"
+    known_rules = KnownNames("rule", names)
     for ruleset, members in _map(policy.get("rulesets")).items():
         for place, member in _texts(members):
-            if member not in names:
-                yield ("rulesets", ruleset, place), unknown_name("rule", member, names)
+            if member not in known_rules:
+                yield ("rulesets", ruleset, place), known_rules.unknown(member)
 
 
-def _tier_connections(tiers: Mapping[str, Any], known: Iterable[str]) -> Iterator[tuple[Path, str]]:
+def _tier_connections(tiers: Mapping[str, Any], known: KnownNames) -> Iterator[tuple[Path, str]]:
     identity = _map(tiers.get("from")).get("identity")
     if isinstance(identity, str) and identity not in known:
-        yield ("tiers", "from", "identity"), unknown_name("identity", identity, known)
+        yield ("tiers", "from", "identity"), known.unknown(identity)
     if identity is not None and "map" not in tiers and not (identity == "tier" and "tier" in known):
         yield ("tiers",), "a tier from an identity needs map, from its values to tiers"
 
 
 def _rule_connections(
-    path: Path, rule: Mapping[str, Any], sizes: Mapping[str, Size], known: Iterable[str], tiers: object
+    path: Path, rule: Mapping[str, Any], sizes: Mapping[str, Size], known: KnownNames, tiers: object
 ) -> Iterator[tuple[Path, str]]:
     counted: list[str] = []
     for place, name in _texts(rule.get("by")):
         if name not in known:
-            yield (*path, "by", place), unknown_name("identity", name, known)
+            yield (*path, "by", place), known.unknown(name)
         elif name in counted:
             yield (*path, "by", place), f"{name!r} is there twice"
         counted.append(name)

@@ -12,6 +12,9 @@ from headgate.errors import ConfigError, without_credentials
 
 Path = tuple[str | int, ...]
 _MOST_SHOWN = 200
+_MOST_HINTS = 50
+"""How many unknown names are compared with all known ones, which takes long where there are thousands of both."""
+
 _PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
 
 
@@ -57,12 +60,27 @@ class PolicyError(ConfigError):
             yield f"{self.source}: {len(self.problems) - _MOST_SHOWN:,} more problems"
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that the policy does not have, with what may have been meant."""
-    names = sorted(map(str, known))  # names in a mapping need not be text
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
-    return f"no {kind} is named {shown(name)}{hint}"
+class KnownNames:
+    """The names of one kind that a policy has, and what to say of any other name that it refers to."""
+
+    def __init__(self, kind: str, names: Iterable[object]) -> None:
+        self._kind = kind
+        self._names = frozenset(names)
+        self._sorted = sorted(map(str, self._names))  # names in a mapping need not be text
+        self._hints = _MOST_HINTS
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def unknown(self, name: str) -> str:
+        """Return the message for a name that is none of these, with what may have been meant by the first ones."""
+        message = f"no {self._kind} is named {shown(name)}"
+        if not self._hints:
+            return message
+        self._hints -= 1
+        close = get_close_matches(name, self._sorted, n=1, cutoff=0.6)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(self._sorted[:20]) or 'none'}"
+        return f"{message}; {hint}"
 
 
 def place_text(source: str, problem: Problem, kind: str = "") -> str:

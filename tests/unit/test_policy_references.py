@@ -1,4 +1,4 @@
-"""However a policy's identities refer to each other, it is checked in a moment, and each loop is reported."""
+"""However the names of a policy refer to each other, it is checked in a moment, and each loop is reported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headgate import Gate, PolicyError
 from headgate.policy.identity_problems import identity_problems, identity_sizes
+from headgate.policy.problems import KnownNames
 
 NAMES = [f"name{number}" for number in range(6)]
 REFERENCES = st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from([*NAMES, "ip"]), max_size=4))
@@ -32,7 +33,7 @@ def leads_to(start: str, goal: str, members: dict[str, list[str]], seen: frozens
 @given(REFERENCES)
 def test_a_member_is_a_loop_where_it_leads_back(members: dict[str, list[str]]) -> None:
     identities = {name: {"first_of": names} for name, names in members.items()}
-    known = {*NAMES, "ip"}
+    known = KnownNames("identity", {*NAMES, "ip"})
     found = {path for path, message in identity_problems(identities, known, (), identity_sizes(identities))}
     assert found == {
         ("identities", name, "first_of", place)
@@ -69,3 +70,14 @@ def test_an_identity_leads_to_a_bounded_number_of_others() -> None:
     problems = problems_of(levels(12), by="level0-0")
     assert len(problems) == 9 * 10
     assert problems[-1] == "identities.level8-9.first_of: leads to more than 1,000 identities: name each of them once"
+
+
+def test_the_first_of_many_unknown_names_are_compared_with_the_known_ones() -> None:
+    rules = [{"name": f"rule-{number}", "by": ["ip"], "limits": "5/minute"} for number in range(500)]
+    misspelt = [f"rule_{number}" for number in range(500)]
+    with pytest.raises(PolicyError) as caught:
+        Gate({"version": 1, "rules": rules, "rulesets": {"default": misspelt}})
+    messages = [problem.message for problem in caught.value.problems]
+    assert messages[0] == "no rule is named 'rule_0'; did you mean 'rule-0'?"
+    assert messages[-1] == "no rule is named 'rule_499'"
+    assert sum("did you mean" in message for message in messages) == 50
