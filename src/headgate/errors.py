@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _EXCERPT = 60
 """How many characters a message shows of a text."""
 
-_CREDENTIALS = re.compile(r"(?<=://)[^\s]*@")
+_WORD = re.compile(r"\S+")
+_PASSWORD = re.compile("(password=)[^&'\"]*")
 
 
 class HeadgateError(Exception):
@@ -197,7 +198,13 @@ def kind_of(value: object) -> str:
 
 def without_credentials(text: str) -> str:
     """A text without the users and passwords of URLs in it."""
-    return _CREDENTIALS.sub("***@", text) if "@" in text else text
+    return _WORD.sub(_word_without_credentials, text) if "://" in text else text
+
+
+def _word_without_credentials(word: re.Match[str]) -> str:
+    scheme, mark, rest = word[0].partition("://")
+    _, at, host = rest.rpartition("@")
+    return scheme + mark + _PASSWORD.sub(r"\1***", f"***@{host}" if at else rest)
 
 
 def printable(text: str) -> str:

@@ -25,5 +25,10 @@ def test_headgate_is_imported_where_nothing_else_is_installed(tmp_path: Path) ->
     (tmp_path / "headgate").symlink_to(Path(headgate.__file__).parent)
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{ALONE}"
     without_others = [sys.executable, "-I", "-S", "-c", program]
-    told = subprocess.run(without_others, check=False, capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
+    ended = subprocess.run(without_others, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_headgate_is_imported_beside_a_stand_in_for_an_optional_library() -> None:
+    program = "import sys, types; sys.modules['redis'] = types.ModuleType('redis'); import headgate"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,7 +11,14 @@ from collections.abc import Callable
 import pytest
 
 from headgate import Gate, Limiter, RateLimited
-from headgate.errors import ConfigError, ConflictingId, HeadgateError, MissingExtraError, StoreTimeout
+from headgate.errors import (
+    ConfigError,
+    ConflictingId,
+    HeadgateError,
+    MissingExtraError,
+    StoreTimeout,
+    without_credentials,
+)
 from headgate.http.asgi import RateLimitMiddleware
 
 
@@ -102,7 +109,7 @@ MISPLACED: dict[str, Callable[[], object]] = {
     "a policy's settings": lambda: Gate({"version": 1, "namespace": URL, "on_store_error": URL, "rules": []}),
     "a policy's rule": lambda: Gate({"version": 1, "rules": [{"name": URL, "by": [URL], "limits": URL}]}),
     "a policy's file": lambda: Gate(URL),
-    "a middleware's option": lambda: RateLimitMiddleware(no_application, limits="5/minute", key=URL),  # type: ignore
+    "a middleware's option": lambda: RateLimitMiddleware(no_application, limits="5/minute", key=URL),  # type: ignore[arg-type]
 }
 
 
@@ -113,3 +120,10 @@ async def no_application(scope: object, receive: object, send: object) -> None: 
 def test_a_url_in_a_wrong_place_keeps_its_password(act: Callable[[], object]) -> None:
     text = str(raised(act))
     assert "redis://***@" in text and "sesame" not in text
+
+
+def test_all_passwords_of_urls_are_left_out_of_any_text_in_a_moment() -> None:
+    text = "'redis://h?password=sesame&timeout=1s' or\nredis-sentinel://:sesame@h/s?sentinel_password=sesame of me@home"
+    expected = "'redis://h?password=***&timeout=1s' or\nredis-sentinel://***@h/s?sentinel_password=*** of me@home"
+    assert without_credentials(text) == expected
+    assert without_credentials("://" * 1_000_000 + " @") == "://" * 1_000_000 + " @"
