@@ -98,6 +98,7 @@ def test_limits_with_a_fallback_call_the_store_while_it_answers() -> None:
     assert remaining(bound.peek("key", 0)) == [9, 99, 5, 7]
     assert remaining(bound.hit("key", {"requests": 2})) == [7, 97, 3, 5]
     assert remaining(bound.peek("key", {"requests": 1})) == [6, 96, 2, 4]
+    assert [remaining(bound.hit("key", 2, id="once")) for _ in range(2)] == [[5, 95, 1, 3]] * 2
 
 
 def test_limits_with_a_fallback_decide_locally_during_an_outage(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,6 +113,8 @@ def test_limits_with_a_fallback_decide_locally_during_an_outage(caplog: pytest.L
             [6, 96, 5, 4],
             [5, 95, 5, 3],
         ]
+        assert [bound.hit("third", 2, id="once").degraded for _ in range(2)] == ["local"] * 2
+        assert remaining(bound.peek("third", 0)) == [7, 97, 5, 5]
         states = bound.read(("key",) * 3)
         assert [state is None for state in states] == [False, False, True, False]
         assert bound.read(KEYS) == [None] * 4

@@ -93,9 +93,10 @@ class FallbackLimits:
         except StoreError as error:
             self._failed(error)
 
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         units = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
-        return self.decide(Operation((key,) * self._groups, (units,) * self._groups))
+        operation = Operation((key,) * self._groups, (units,) * self._groups)
+        return self.decide(operation) if id is None else self.reserve(operation, Hold(id, 0, at_once=True)).decision
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         units = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
