@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -62,6 +63,26 @@ def test_the_strictest_choice_decides() -> None:
     assert decide("open", "local") == (True, "local", 1)
     assert decide("open", "local", "closed") == (False, "closed", 0)
     assert decide("", "open") == (True, "local", 1)
+
+
+def test_a_limit_that_is_charged_nothing_leaves_the_choice_to_the_others() -> None:
+    limits = [
+        *name_limits(parse_limits("9 usd/day"), scope="budget", name="budget", on_store_error="closed"),
+        *name_limits(parse_limits("2/hour"), scope="rate", name="rate", group=1, on_store_error="local"),
+    ]
+    fallback = Fallback(limits, "open", Fraction(1), MemoryStore(), ManualClock())
+    decisions = [fallback.decide(Operation(("key",) * 2, (0, 1))) for _ in range(3)]
+    assert [(decision.allowed, decision.degraded) for decision in decisions] == [(True, "local")] * 2 + [
+        (False, "local")
+    ]
+    charged = fallback.decide(Operation(("other",) * 2, (1, 1)))
+    assert (charged.allowed, charged.degraded) == (False, "closed")
+    assert fallback.decide(Operation(("other",) * 2, (0, 0))).limits[1].remaining == 2
+    beside_open = Fallback(
+        [limits[0], replace(limits[1], on_store_error="open")], "local", Fraction(1), MemoryStore(), ManualClock()
+    )
+    passed = beside_open.decide(Operation(("key",) * 2, (0, 1)))
+    assert (passed.allowed, passed.degraded) == (True, "open")
 
 
 @pytest.mark.parametrize(

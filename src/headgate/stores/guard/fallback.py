@@ -40,10 +40,11 @@ class Fallback:
         self.definitions = tuple(definitions)
         self.groups = max((definition.group + 1 for definition in definitions), default=0)
         self._choices = [definition.on_store_error or choice for definition in definitions]
-        self._enforced_closed = any(
-            limit_choice == "closed" and not definition.shadow
+        self._closed_groups = {
+            definition.group
             for limit_choice, definition in zip(self._choices, self.definitions, strict=True)
-        )
+            if limit_choice == "closed" and not definition.shadow
+        }
         self._local = [number for number, limit_choice in enumerate(self._choices) if limit_choice == "local"]
         self.local_groups = sorted({self.definitions[number].group for number in self._local})
         """The groups whose limits this process decides, which are those of `bound`."""
@@ -112,14 +113,14 @@ class Fallback:
     def _decide(self, operation: Operation, decide_locally: Callable[[Operation], Decision]) -> Decision:
         """The decision; `decide_locally` decides the `local` limits."""
         keys, costs = operation.keys, operation.costs
-        closed = self._enforced_closed and any(costs)
+        closed = any(costs[group] for group in self._closed_groups)
         readings = [
             Reading(False, 0, 0, RETRY_AFTER_US, RETRY_AFTER_US, 0)
             if choice == "closed" and costs[definition.group]
             else Reading(True, definition.limit.quota, 0, 0, 0, 0)
             for choice, definition in zip(self._choices, self.definitions, strict=True)
         ]
-        degraded = "closed" if self._enforced_closed else "open"
+        degraded = "closed" if self._closed_groups and not any(costs) else "open"
         if self._local:
             decision = decide_locally(
                 Operation(
