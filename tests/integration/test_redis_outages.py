@@ -445,3 +445,22 @@ def test_idle_connections_that_a_network_has_forgotten_are_not_tried_one_by_one(
             wait_for(lambda: asker.hit("key").degraded == "", within_s=10)
         finally:
             server.go_on()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_primary_behind_the_same_address_is_found_after_a_failover(server: Server, colour: str) -> None:
+    """As behind the name of a managed Redis, or a proxy: connections to the old primary stay open."""
+    with single(f"replicaof {HOST} {server.port}") as other, TcpProxy(server.port) as proxy:
+        asker = Asker(colour, "1000/week", url_of(proxy.port, timeout="5s", on_error="closed"))
+        with asker:
+            assert asker.hit("key").degraded == ""
+            wait_for(lambda: other.cli("INFO", "replication")["master_link_status"] == "up", 10)
+            other.cli("REPLICAOF", "NO", "ONE")
+            server.cli("REPLICAOF", HOST, other.port)
+            proxy.target_port = other.port
+            try:
+                wait_for(lambda: asker.hit("key").degraded == "", 5)
+                assert all(asker.hit(f"key {number}").degraded == "" for number in range(9))
+                assert proxy.accepted == 2
+            finally:
+                server.cli("REPLICAOF", "NO", "ONE")

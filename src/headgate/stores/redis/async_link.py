@@ -19,7 +19,7 @@ from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.caller_cluster import CallerCluster
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import Command, ScriptCall
-from headgate.stores.redis.errors import mark_unsent, no_connection_error, store_error
+from headgate.stores.redis.errors import NO_PRIMARY, mark_unsent, no_connection_error, store_error
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
@@ -42,7 +42,7 @@ from headgate.stores.redis.url import Address, RedisTarget
 _AS_BYTES = {NEVER_DECODE: True}
 """Keeps replies as bytes on a caller's own client, which may decode what it reads."""
 
-_NOT_EXECUTED = (exceptions.NoScriptError, exceptions.ReadOnlyError)
+_NOT_EXECUTED = (exceptions.NoScriptError, *NO_PRIMARY)
 """Errors of a server that did not run a script; another attempt may run it."""
 
 _CALLER_TIMEOUT_S = 5.0
@@ -85,10 +85,8 @@ class AsyncLink:
                 if connections.multiplexer is not None:
                     return await connections.multiplexer.execute(command, within_s=within_s)
                 return await connections.execute(call.keys[0], command, within_s)
-            except exceptions.NoScriptError:
-                command = call.by_text
-            except exceptions.ReadOnlyError:
-                pass
+            except _NOT_EXECUTED:
+                command = call.by_text  # another server may not have the script either
             return await connections.execute(call.keys[0], command, within_s)
         except Exception as error:
             raise store_error(error, self.shown) from error
@@ -307,9 +305,7 @@ class _LoopConnections:
             connections = multiplexer.connections
             try:
                 return await multiplexer.execute(command, within_s=within_s)
-            except exceptions.ReadOnlyError:
-                if self._target is None or self._target.kind != "sentinel":
-                    raise
+            except NO_PRIMARY:
                 if multiplexer.connections == connections:  # else another call has found the new primary
                     await multiplexer.drop("it is no primary any more")
                 return await multiplexer.execute(command, within_s=within_s)  # it was not executed

@@ -135,6 +135,10 @@ def no_connection_error(shown: str) -> StoreTimeout:
 NO_CONNECTION = "Timeout connecting to server"
 """The message of redis-py where a connection, over TLS including the handshake, is not ready in time."""
 
+NO_PRIMARY = (exceptions.ReadOnlyError, exceptions.MasterDownError)
+"""Refusals by a replica. It may have been the primary when the connection was opened: the address of a managed Redis,
+of a proxy or of a Service leads to another server after a failover, and open connections stay where they were."""
+
 _EXPECTED_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
 """Errors that redis-py raises on purpose, and those of the network."""
 

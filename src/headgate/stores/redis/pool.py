@@ -22,7 +22,7 @@ from redis import exceptions
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.stores.guard.breaker import FAILURES
 from headgate.stores.redis.commands import Command
-from headgate.stores.redis.errors import NO_CONNECTION, reply_or_raise, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, NO_PRIMARY, reply_or_raise, without_frames
 from headgate.stores.redis.url import RedisTarget
 from headgate.stores.redis.waiters import (
     OPENED_AT_ONCE,
@@ -72,11 +72,11 @@ class ConnectionPool:
         try:
             connection.send_packed_command([pack_command(command)], check_health=False)
             reply = connection.read_response(disable_decoding=True)
-        except exceptions.ResponseError:
-            self._give_back(connection)
-            raise
-        except BaseException:
-            self._drop(connection)
+        except BaseException as error:
+            if isinstance(error, exceptions.ResponseError) and not isinstance(error, NO_PRIMARY):
+                self._give_back(connection)
+            else:
+                self._drop(connection)
             raise
         self._give_back(connection)
         return reply
@@ -86,20 +86,20 @@ class ConnectionPool:
         return reply_or_raise(self.execute_many([command], self._call_timeout_s())[0])
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """Send several commands in one write and return their replies; a refusal is an error of redis-py among them."""
+        """Send commands in one write and return their replies; a refusal is an error of redis-py among them."""
         return self.execute_many([command for _, command in requests])
 
     def execute_many(self, commands: Sequence[Command], within_s: float | None = None) -> list[Any]:
-        """Send several commands in one write and return their replies; a refusal is an error of redis-py among them.
-
-        `within_s` is what is left of a deadline; without it, the usual timeout holds.
-        """
+        """`execute_all` within what is left of a deadline; without one, the usual timeout holds."""
         connection, deadline_us = self._take_idle(), None
         if connection is None or within_s is not None:
             deadline_us = _deadline_in(self._call_timeout_s() if within_s is None else within_s)
             connection = connection or self._wait_for_connection(deadline_us)
         replies = self._exchange(connection, commands, deadline_us)
-        self._give_back(connection)
+        if any(isinstance(reply, NO_PRIMARY) for reply in replies):
+            self._drop(connection)
+        else:
+            self._give_back(connection)
         return replies
 
     def open(self, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None:
@@ -246,7 +246,7 @@ class ConnectionPool:
             connection._sock.settimeout(wait_s)
 
     def _drop(self, connection: Any) -> None:
-        """Close a connection that owes a reply; after several in a row also the idle ones, which may be dead."""
+        """Close a connection that owes a reply or leads to a replica; after several in a row also the idle ones."""
         connection.disconnect()  # a late reply must not be taken for the next one
         self._drops += 1
         if self._drops >= FAILURES:
