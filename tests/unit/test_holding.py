@@ -271,6 +271,49 @@ def test_a_hold_of_several_keys_is_one(holding_kind: str) -> None:
     assert (again.outcome, [standing.remaining for standing in again.after]) == ("already settled", [])
 
 
+def make_named_holds(kind: str, **options: Any) -> tuple[ManualClock, Any, Any]:
+    """(clock, the bound limits of two keys, a function that holds 1 of each of 20 pairs of keys under one name)."""
+    clock = ManualClock()
+    limits = [
+        limit
+        for group in range(2)
+        for limit in name_limits(parse_limits("90/day fixed"), scope=f"rule {group}", name=f"rule{group}", group=group)
+    ]
+    bound = make_store(kind, **options).bind(limits, clock=clock)
+
+    def hold_all() -> list[tuple[list[int], bool]]:
+        pairs = [(f"first {number}", f"second {number}") for number in range(20)]  # in all places that they may have
+        all_held = [bound.reserve(Operation(keys, (1, 1)), Hold("name", 60_000_000)) for keys in pairs]
+        return [([reading.remaining for reading in held.decision.limits], held.repeated) for held in all_held]
+
+    return clock, bound, hold_all
+
+
+def test_the_name_of_a_forgotten_hold_of_several_keys_can_be_used_again(holding_kind: str) -> None:
+    clock, bound, hold_all = make_named_holds(holding_kind, max_holds=400)
+    for number in range(100):  # so many that no call looks at all of them for those that are over
+        bound.reserve(Operation((f"first {number}", f"second {number}"), (0, 0)), Hold(None, 60_000_000))
+    assert hold_all() == [([89, 89], False)] * 20
+    assert hold_all() == [([89, 89], True)] * 20
+    clock.advance(25 * HOUR_US)
+    assert hold_all() == [([89, 89], False)] * 20
+    assert hold_all() == [([89, 89], True)] * 20
+
+
+@pytest.mark.parametrize("kind", [*CORES, *ZONES])
+def test_the_name_of_a_hold_of_several_keys_that_a_full_store_forgot_can_be_used_again(kind: str) -> None:
+    _, bound, hold_all = make_named_holds(kind, max_holds=60)
+    assert hold_all() == [([89, 89], False)] * 20
+    for number in range(20):
+        bound.commit(bound.id_of(f"first {number}", "name"))
+    for number in range(50):
+        bound.reserve(Operation((f"a {number}", f"b {number}"), (0, 0)), Hold(None, 60_000_000, at_once=True))
+    new = [(number, numbers) for number, (numbers, repeated) in enumerate(hold_all()) if not repeated]
+    assert new
+    again = hold_all()
+    assert [again[number] for number, _ in new] == [(numbers, True) for _, numbers in new]
+
+
 def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "9/hour bucket", clock)

@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use smallvec::SmallVec;
 
 use crate::algorithms::transition::Reading;
+use crate::holding::record::HoldId;
+use crate::holding::share::Other;
 use crate::holding::store::HoldStore;
 use crate::shard::backing::Backing;
 use crate::shard::{DamagedState, Shard};
@@ -14,7 +16,7 @@ use crate::table::judgement::Judgement;
 use crate::table::remembering::remember;
 use crate::table::settling::{Conflict, HoldRequest, Reserved};
 use crate::table::shares::{LoadedShare, find, load};
-use crate::table::storage::{Full, LockedShards, Storage};
+use crate::table::storage::{Full, Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
 impl<S: Storage> Table<S> {
@@ -31,13 +33,14 @@ impl<S: Storage> Table<S> {
         self.lock(&mut transaction, checks, now_us)?;
         let first = request.groups.iter().position(|group| *group == 0).unwrap_or(0);
         let home = transaction.locked.locations[first].guard;
-        if request.named
-            && let Some(holds) = transaction.locked.guards[home].backing.holds_mut()
-            && let Some(number) = holds.find(request.id, now_us)
-        {
-            let repeated = repeat(&mut transaction.locked, (home, number), checks, request, now_us);
-            transaction.check_with_holds()?;
-            return Ok(repeated);
+        if request.named {
+            if let Some(number) = find(&mut transaction.locked.guards[home], request.id, now_us)
+                && let Some(repeated) = repeat(&mut transaction.locked, (home, number), checks, request, now_us)
+            {
+                transaction.check_with_holds()?;
+                return Ok(repeated);
+            }
+            forget_former(&mut transaction.locked, request.id, now_us);
         }
         transaction.check_with_holds()?;
         if let Err(Full { soonest_us }) = self.reserve_parts(&mut transaction.locked, |_| true, checks.len(), now_us) {
@@ -154,7 +157,23 @@ pub(super) fn drop_over<G, B, E>(
     }
 }
 
-/// The answer where a hold of this id exists: the same as before, or a conflict.
+/// Forget what these shards still have of a former hold of this id: no shard can have two shares of one id.
+fn forget_former<G, B>(locked: &mut LockedShards<G>, id: HoldId, now_us: i64)
+where
+    G: DerefMut<Target = Shard<B>>,
+    B: Backing,
+{
+    for guard in &mut locked.guards {
+        if let Some(number) = find(guard, id, now_us)
+            && let Some(holds) = guard.backing.holds_mut()
+        {
+            holds.forget_hold(number);
+        }
+    }
+}
+
+/// The answer where a hold of this id exists: the same as before, or a conflict; None where a full store has forgotten
+/// part of it.
 #[cold]
 fn repeat<G, B>(
     locked: &mut LockedShards<G>,
@@ -162,7 +181,7 @@ fn repeat<G, B>(
     checks: &[Check],
     request: &HoldRequest<'_>,
     now_us: i64,
-) -> Reserved
+) -> Option<Reserved>
 where
     G: DerefMut<Target = Shard<B>>,
     B: Backing,
@@ -174,17 +193,17 @@ where
     }
     let first = shares.iter().find(|share| share.guard == home).map(|share| &share.record);
     let Some((first, share)) = first.and_then(|record| Some((record, record.share()?))) else {
-        return Reserved::Conflict(Conflict::Keys);
+        return Some(Reserved::Conflict(Conflict::Keys));
     };
     if first.at_once != request.at_once {
-        return Reserved::Conflict(Conflict::Kind { former_is_hit: first.at_once });
+        return Some(Reserved::Conflict(Conflict::Kind { former_is_hit: first.at_once }));
     }
     let costs: SmallVec<[i64; 2]> = share.amounts.iter().map(|amount| amount.cost).collect();
     if costs[..] != *request.costs {
-        return Reserved::Conflict(Conflict::Costs(costs));
+        return Some(Reserved::Conflict(Conflict::Costs(costs)));
     }
     if checks.len() != usize::from(share.limits_of_all) {
-        return Reserved::Conflict(Conflict::Limits);
+        return Some(Reserved::Conflict(Conflict::Limits));
     }
     let mut readings: SmallVec<[Option<Reading>; 4]> = SmallVec::from_elem(None, checks.len());
     for LoadedShare { guard, record, .. } in &shares {
@@ -197,7 +216,7 @@ where
             let index =
                 if checks.get(likely).is_some_and(is_own) { Some(likely) } else { checks.iter().position(is_own) };
             let Some(index) = index else {
-                return Reserved::Conflict(Conflict::Limits);
+                return Some(Reserved::Conflict(Conflict::Limits));
             };
             if key.map(|key| key.tag) == Some(locked.locations[index].tag) {
                 readings[index] = Some(held.reading);
@@ -206,9 +225,15 @@ where
     }
     let all: Option<SmallVec<[Reading; 4]>> = readings.into_iter().collect();
     let Some(readings) = all else {
-        return Reserved::Conflict(Conflict::Keys);
+        let is_forgotten = |other: &Other| {
+            let is_its = |location: &&Location| location.shard_number == usize::from(other.shard);
+            let location = locked.locations.iter().find(is_its);
+            location.is_some_and(|location| shares.iter().all(|share| share.guard != location.guard))
+        };
+        let conflict = Reserved::Conflict(Conflict::Keys);
+        return (!share.others.iter().any(is_forgotten)).then_some(conflict);
     };
     let binding = binding_of(checks, &readings, true);
     let full = first.passed.then_some(OnFull::Pass);
-    Reserved::Repeated(Answer { allowed: true, full, binding, readings: readings_of(&readings) })
+    Some(Reserved::Repeated(Answer { allowed: true, full, binding, readings: readings_of(&readings) }))
 }
