@@ -316,7 +316,7 @@ class Limiter(_BoundLimiter, Acquiring):
         """
         own_us = lease_of(lease, lease_us)
         if id is None and remember is None and self._hold_new is not None and type(cost) is int:
-            return Reservation(self._bound, self._hold_new(key, cost, own_us), own_us)
+            return Reservation(self._holds, self._hold_new(key, cost, own_us), own_us)
         reserved = self._bound.reserve(self._operation(key, cost), Hold(id, own_us, remember_of(remember)))
         return Reservation(self._holds, reserved, own_us)
 
@@ -467,7 +467,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         """See `Limiter.reserve`: `async with await limiter.reserve(key) as held`."""
         own_us = lease_of(lease, lease_us)
         if id is None and remember is None and self._hold_new is not None and type(cost) is int:
-            return AsyncReservation(self._bound, await self._hold_new(key, cost, own_us), own_us)
+            return AsyncReservation(self._holds, await self._hold_new(key, cost, own_us), own_us)
         hold = Hold(id, own_us, remember_of(remember))
         reserved = await reserved_or_given_back(
             self._bound.reserve(self._operation(key, cost), hold), hold, self._bound.commit

@@ -11,7 +11,7 @@ import pytest
 
 from headgate import ArgumentError, AsyncLimiter, Limiter, MemoryStore
 from headgate.testing import ManualClock
-from subjects import REDIS, make_limiter, make_store
+from subjects import CORES, REDIS, make_limiter, make_store
 
 DAY_US = 86_400_000_000
 
@@ -43,9 +43,10 @@ def test_units_that_a_settlement_does_not_name_are_settled_as_held(holding_kind:
     assert limiter.commit(number.id, 1).actuals == (1, 900, 0)
 
 
-def test_a_mapping_may_name_the_only_unit(holding_kind: str) -> None:
+@pytest.mark.parametrize("cost", [900, {"tokens": 900}])
+def test_a_mapping_may_name_the_only_unit(holding_kind: str, cost: Any) -> None:
     limiter = make_limiter(holding_kind, "9000 tokens/minute fixed", ManualClock())
-    held = limiter.reserve("key", {"tokens": 900})
+    held = limiter.reserve("key", cost)
     assert held.extend(more={"tokens": 100}).outcome == "extended" and held.extend(more={}).outcome == "extended"
     assert limiter.extend(held.id, more={"tokens": 7}).outcome == "extended"
     for bad in ({"tokens": 1.5}, {"tokens": True}, {"requests": 1}, {"token": 1}):
@@ -66,15 +67,18 @@ def test_a_mapping_may_name_the_only_unit(holding_kind: str) -> None:
     assert limiter.peek("key", 0).remaining == 8_499
 
 
-def test_a_mapping_may_name_the_only_unit_on_an_event_loop(core: str) -> None:
-    async def work() -> None:
-        limiter = AsyncLimiter("9000 tokens/minute fixed", store=make_store(core))
-        async with await limiter.reserve("key", {"tokens": 900}) as held:
+@pytest.mark.parametrize("kind", [*CORES, *(kind for kind in REDIS if kind == "redis")])
+def test_a_mapping_may_name_the_only_unit_on_an_event_loop(kind: str) -> None:
+    async def work(cost: Any) -> None:
+        limiter = AsyncLimiter("9000 tokens/day fixed", store=make_store(kind))
+        async with await limiter.reserve("key", cost) as held:
             await held.extend(more={"tokens": 100})
             await held.commit({"tokens": 412})
         assert (await limiter.peek("key", 0)).remaining == 8_588
+        await limiter.close()
 
-    asyncio.run(work())
+    asyncio.run(work({"tokens": 900}))
+    asyncio.run(work(900))
 
 
 def test_a_cancelled_hold_takes_nothing_of_any_unit(holding_kind: str) -> None:
