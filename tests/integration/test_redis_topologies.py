@@ -520,6 +520,32 @@ def test_a_decision_that_is_redirected_between_the_servers_of_a_moving_slot_wait
     pair.close()
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_decision_whose_script_looks_for_another_key_in_a_moving_slot_waits_until_it_has_moved(
+    nodes: Cluster, colour: str
+) -> None:
+    """A new log looks for the list of version 0.1, which a server that moves the slot takes for one that has moved."""
+    nodes.wait_ok()
+    slot = key_slot(b"{moving}")
+    owner = nodes.owner_of(slot)
+    with (
+        Asker(colour, "9/week fixed; 9/day log", raw(nodes.url, timeout_s=5)) as asker,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        assert asker.hit("moving").allowed
+        [name] = owner.cli("CLUSTER", "GETKEYSINSLOT", slot, 9)
+        assert owner.cli("HDEL", name, "w0") == 1
+        other = _other(nodes, owner)
+        other.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", owner.cli("CLUSTER", "MYID"))
+        owner.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", other.cli("CLUSTER", "MYID"))
+        pending = threads.submit(asker.hit, "moving")
+        time.sleep(0.3)
+        assert not pending.done()
+        nodes.migrate_slot(slot, other)
+        decision = pending.result(10)
+        assert decision.allowed and [reading.remaining for reading in decision.limits] == [7, 8]
+
+
 def _decides(pair: _Pair, cost: int = 1) -> bool:
     try:
         return pair.decide(cost).allowed

@@ -344,7 +344,7 @@ class _LoopConnections:
             try:
                 reply = await self._multiplexer(address).execute(command, within_s=within_s)
             except exceptions.ResponseError as error:
-                moves = needs_whole_slot and is_moving(error)
+                moves = is_moving(error, needs_whole_slot=needs_whole_slot)
                 if not (moves or isinstance(error, ELSEWHERE)):
                     silent.raise_for(error, address, self._shown)
                 silent.redirected(error, address)

@@ -58,10 +58,14 @@ class SendTo(NamedTuple):
     asking: bool
 
 
-def is_moving(error: Exception) -> bool:
-    """Whether a server refuses a call because its slot is moving, or a script because some keys have moved."""
-    is_asking = isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError)
-    return is_asking or _PARTLY_MOVED in str(error).lower()
+def is_moving(error: Exception, *, needs_whole_slot: bool) -> bool:
+    """Whether a server's refusal means that the call has to wait until its slot has moved.
+
+    So do a script that looks for a key that has moved or is nowhere, and a call that needs the whole slot.
+    """
+    if _PARTLY_MOVED in str(error).lower():
+        return True
+    return needs_whole_slot and isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError)
 
 
 def too_late(shown: str, refusal: Exception | None, address: Address | None) -> StoreError:
@@ -166,7 +170,7 @@ class SlotMap:
             try:
                 reply = yield SendTo(address, directed_to is not None)
             except exceptions.ResponseError as error:
-                moves = needs_whole_slot and is_moving(error)
+                moves = is_moving(error, needs_whole_slot=needs_whole_slot)
                 if not (moves or isinstance(error, ELSEWHERE)):
                     self.silent.raise_for(error, address, shown)
                 self.silent.redirected(error, address)
