@@ -103,7 +103,7 @@ class CallLimit:
             return calls.around_coroutine(function)
         if is_async_generator_function(function):
             return calls.around_async_generator(function)
-        if inspect.isgeneratorfunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(_call_of(function)):
             return calls.around_generator(function)
         return calls.around_plain(function)
 

@@ -63,19 +63,19 @@ class HeldCalls:
             reservation = self._reserve(args, kwargs)
             if not reservation:
                 return self._refused(reservation.decision, args, kwargs)
+            ends_later = False
             try:
                 heartbeat.start(reservation)
-                result = function(*args, **kwargs)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise ConfigError(f"{name_of(function)} gives a coroutine, which runs later: use AsyncLimiter")
+                result = _started(function, function(*args, **kwargs))
+                if inspect.isgenerator(result):  # another decorator is around the generator
+                    values = _values_in_place(result, reservation)
+                    next(values)
+                    ends_later = True
+                    return values
                 return result
             finally:
-                try:
-                    end(reservation)
-                except BaseException:  # a signal handler raised during it
-                    end(reservation)
-                    raise
+                if not ends_later:
+                    _end_surely(reservation)
 
         return limited
 
@@ -89,11 +89,7 @@ class HeldCalls:
                 heartbeat.start(reservation)
                 return (yield from function(*args, **kwargs))
             finally:
-                try:
-                    end(reservation)
-                except BaseException:  # a signal handler raised during it
-                    end(reservation)
-                    raise
+                _end_surely(reservation)
 
         return limited
 
@@ -150,6 +146,37 @@ class HeldCalls:
 
     def _operation_and_hold(self, key: Key, costs: tuple[int, ...]) -> tuple[Operation, Hold]:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
+
+
+def _started(function: Callable[..., Any], result: Any) -> Any:
+    """Return the result of a call; raises ConfigError for one that runs later, on an event loop, without its place."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise ConfigError(f"{name_of(function)} gives a coroutine, which runs later: use AsyncLimiter")
+    if inspect.isasyncgen(result):
+        raise ConfigError(f"{name_of(function)} gives an async generator, which runs later: put limit next to that")
+    return result
+
+
+def _values_in_place(values: Generator[Any, Any, Any], reservation: Reservation) -> Generator[Any, Any, Any]:
+    """The values of a generator, which hold a place until they end.
+
+    The caller takes a first step, which yields None: a generator that has not begun would not notice that it is closed.
+    """
+    try:
+        yield None
+        return (yield from values)
+    finally:
+        _end_surely(reservation)
+
+
+def _end_surely(reservation: Reservation) -> None:
+    """`end`, also where a signal handler raises during it."""
+    try:
+        end(reservation)
+    except BaseException:
+        end(reservation)
+        raise
 
 
 Opened = Callable[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -106,6 +106,61 @@ def test_a_generator_holds_its_place_from_its_first_value_to_its_end(limiter: Li
     assert list(one) == [2] and free(limiter)[0] == 1
     two.close()  # type: ignore[attr-defined]
     del untouched
+    assert free(limiter)[0] == 2
+
+
+class _Two:
+    """An object whose calls give generators."""
+
+    def __call__(self) -> Iterator[int]:
+        yield 1
+        yield 2
+
+
+@pytest.mark.parametrize("around", [decorated, Limiter("100/hour").limit("key")])
+def test_a_generator_behind_another_decorator_holds_its_place_until_it_ends(
+    limiter: Limiter, around: Callable[..., Any]
+) -> None:
+    @limiter.limit(key="key")
+    @around
+    def echo() -> Generator[int, int, str]:
+        return f"got {(yield 1)}"
+
+    one, two = echo(), echo()
+    assert (next(one), next(two), free(limiter)[0]) == (1, 1, 0)
+    with pytest.raises(RateLimited):
+        echo()
+    with pytest.raises(StopIteration, match="got 5"):
+        one.send(5)
+    assert free(limiter)[0] == 1
+    two.close()
+    assert free(limiter)[0] == 2
+
+
+def test_a_generator_behind_another_decorator_frees_its_place_if_no_value_is_requested(limiter: Limiter) -> None:
+    values = limiter.limit("key")(decorated(_Two().__call__))()
+    assert free(limiter)[0] == 1
+    values.close()
+    assert free(limiter)[0] == 2
+    dropped = limiter.limit("key")(decorated(_Two().__call__))()
+    assert free(limiter)[0] == 1
+    del dropped
+    assert free(limiter)[0] == 2
+
+
+def test_an_object_whose_calls_are_generators_holds_a_place_for_each(limiter: Limiter) -> None:
+    values = limiter.limit("key")(_Two())()
+    assert free(limiter)[0] == 2
+    assert (next(values), free(limiter)[0]) == (1, 1)
+    assert (list(values), free(limiter)[0]) == ([2], 2)
+
+
+def test_an_async_generator_that_would_run_without_its_place_is_refused(limiter: Limiter) -> None:
+    async def values() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match=r"values gives an async generator, which runs later: put limit next to"):
+        limiter.limit("key")(decorated(values))()
     assert free(limiter)[0] == 2
 
 
