@@ -479,8 +479,8 @@ def closed_port() -> Iterator[str]:
 
 
 @contextmanager
-def hanging_up() -> Iterator[tuple[str, list[bytes]]]:
-    """A server that reads a request and closes the connection without a response."""
+def hanging_up(response: bytes = b"") -> Iterator[tuple[str, list[bytes]]]:
+    """A server that reads a request, sends `response`, and closes the connection."""
     received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -493,6 +493,7 @@ def hanging_up() -> Iterator[tuple[str, list[bytes]]]:
                 with connection:
                     connection.settimeout(5)
                     received.append(connection.recv(65536))
+                    connection.sendall(response)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -520,6 +521,17 @@ def test_a_call_that_may_have_succeeded_is_repeated_only_if_idempotent(library: 
         assert isinstance(result, LOST)
         # aiohttp itself repeats an idempotent request once, which is another call here
         assert len(received) == 4 + (6 if library == "aiohttp" else 3)
+
+
+@pytest.mark.parametrize("response", [b"nonsense\r\n\r\n", b"HTTP/1.1 20x OK\r\n\r\n"])
+def test_a_malformed_response_is_treated_as_a_lost_one(library: str, response: bytes) -> None:
+    with hanging_up(response) as (url, received):
+        (result,) = send_all(library, url, [Call(method="POST")], random=at_once)
+        assert isinstance(result, LOST | aiohttp.ClientResponseError)
+        assert len(received) == 1
+        (result,) = send_all(library, url, [Call()], random=at_once)
+        assert isinstance(result, LOST | aiohttp.ClientResponseError)
+        assert len(received) == 4
 
 
 def test_a_wrong_certificate_is_not_tried_again() -> None:

@@ -16,6 +16,7 @@ from headgate.http.client.options import ClientLimits, Options
 
 try:
     import aiohttp
+    from aiohttp.http import HttpProcessingError
 except ModuleNotFoundError as error:
     raise MissingExtraError("the middleware for aiohttp's client", extra="aiohttp") from error
 
@@ -88,6 +89,8 @@ class _Adapter:
             return "final"
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return "unsent"
+        if isinstance(error.__cause__, HttpProcessingError):  # the response is malformed
+            return "lost"
         return "lost" if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError) else "final"
 
     def can_resend(self) -> bool:
