@@ -79,9 +79,8 @@ def ask_aiohttp(limited: Any, clients: Clients) -> list[httpx.Response]:
         async with TestClient(TestServer(app)) as session:
             for _ in clients:
                 async with session.get("/") as received:
-                    answers.append(
-                        httpx.Response(received.status, headers=[*received.headers.items()], text=await received.text())
-                    )
+                    fields, content = [*received.headers.items()], await received.read()
+                    answers.append(httpx.Response(received.status, headers=fields, content=content))
         return answers
 
     return asyncio.run(run())

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from headgate import core
 from headgate.http.server.caching import NO_STORE, has_no_cache_field
-from headgate.http.server.options import Refusal, Response, without_content
+from headgate.http.server.options import Refusal, Response, length_of, without_content
 from headgate.policy.headers import Headers
 
 Scope = MutableMapping[str, Any]
@@ -192,9 +192,7 @@ def encode_refusal(refusal: Refusal) -> Fields:
 
 async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:
     """Send a refusal as a response of this kind."""
-    headers = encode_refusal(refusal)
-    if b"content-length" not in [name for name, _ in headers]:
-        headers.append((b"content-length", b"%d" % len(refusal.body)))
+    headers = [*encode_refusal(refusal), *encode_fields(length_of(refusal))]
     await send({"type": f"{kind}.response.start", "status": refusal.status, "headers": headers})
     await send({"type": f"{kind}.response.body", "body": b"" if head else refusal.body})
 

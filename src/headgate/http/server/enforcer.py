@@ -28,6 +28,7 @@ from headgate.http.server.options import (
     check_limits,
     check_names,
     function_of,
+    sendable,
 )
 from headgate.http.server.request_limits import Charge, RequestLimits, RequestOutcome
 from headgate.http.server.web_gates import NativeDecider
@@ -187,7 +188,7 @@ class Enforcer:
         status, headers, body = answer_of(decision, self.fields)
         refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], body or b"")
         own = self._refusal(request, decision, refusal) if self._refusal is not None else None
-        return Verdict(refusal if own is None else own, [], 0, decision)
+        return Verdict(refusal if own is None else sendable(own), [], 0, decision)
 
     def response_fields(self, decision: Decision) -> list[tuple[str, str]]:
         """Return the header fields for the response to a request that passes."""

@@ -54,6 +54,24 @@ class Refusal(NamedTuple):
     body: bytes
 
 
+_WITHOUT_CONTENT = frozenset((204, 304))
+"""Statuses of responses that have no content, whatever their fields say (RFC 9110, 6.4.1)."""
+
+
+def sendable(refusal: Refusal) -> Refusal:
+    """Return a refusal without its content where its status excludes that: a client would take it for a response."""
+    if refusal.status not in _WITHOUT_CONTENT:
+        return refusal
+    return Refusal(refusal.status, without_content(refusal), b"")
+
+
+def length_of(refusal: Refusal) -> list[tuple[str, str]]:
+    """Return the Content-Length field that a refusal lacks, if it lacks one; a 204 has none (RFC 9110, 8.6)."""
+    if refusal.status in _WITHOUT_CONTENT or any(name.lower() == "content-length" for name, _ in refusal.headers):
+        return []
+    return [("Content-Length", str(len(refusal.body)))]
+
+
 def without_content(refusal: Refusal) -> list[tuple[str, str]]:
     """Return the header fields of a refusal except those of its body."""
     return [field for field in refusal.headers if not field[0].lower().startswith("content-")]

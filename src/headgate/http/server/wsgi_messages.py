@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate import core
 from headgate.http.server.caching import NO_STORE, has_no_cache_field
-from headgate.http.server.options import Refusal
+from headgate.http.server.options import Refusal, length_of
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -42,11 +42,6 @@ def unstored(start_response: StartResponse) -> StartResponse:
 
 def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
     """Send a refusal as a response; return its body."""
-    headers = list(refusal.headers)
-    for name, _ in headers:
-        if name.lower() == "content-length":
-            break
-    else:
-        headers.append(("Content-Length", str(len(refusal.body))))
+    headers = [*refusal.headers, *length_of(refusal)]
     start_response(f"{refusal.status} {responses.get(refusal.status, 'Refused')}", headers)
     return [b"" if head else refusal.body]

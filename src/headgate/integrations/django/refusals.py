@@ -11,7 +11,7 @@ from django.utils.cache import patch_cache_control  # type: ignore[import-untype
 
 from headgate.drive import answered
 from headgate.http.server.caching import has_no_cache_field
-from headgate.http.server.options import Refusal
+from headgate.http.server.options import Refusal, length_of
 from headgate.integrations.django.exchange import own_headers
 from headgate.integrations.response_exchange import unclaimed
 
@@ -58,7 +58,6 @@ def _unstored(response: Any, refusal: Refusal) -> Any:
 def response_of(request: Any, refusal: Refusal) -> Any:
     """Return a refusal as Django's response."""
     response = HttpResponse(b"" if request.method == "HEAD" else refusal.body, status=refusal.status)
-    response["Content-Length"] = str(len(refusal.body))
-    for name, value in refusal.headers:
+    for name, value in [*length_of(refusal), *refusal.headers]:
         response[name] = value
     return response

@@ -11,9 +11,9 @@ from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 
 from headgate.errors import ConfigError, check_flag
 from headgate.http.refusal import PROBLEM_JSON
-from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_refusal
+from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_fields, encode_refusal
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.options import Options, Refusal
+from headgate.http.server.options import Options, Refusal, length_of
 from headgate.http.server.routes import ApplicationEnforcers, application_enforcers
 from headgate.http.server.scope_exchange import exchange_of
 from headgate.integrations.litestar.limits import RateLimit, RateLimits, is_exempt_handler, limits_of, rate_limit
@@ -134,8 +134,6 @@ def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:
     retained = [
         (name, value) for name, value in message["headers"] if name.startswith(b"access-control-") or name == b"vary"
     ]
-    headers = encode_refusal(refusal)
-    length = (b"content-length", b"%d" % len(refusal.body))
     message["status"] = refusal.status
-    message["headers"] = [*retained, *headers, *([] if any(name == length[0] for name, _ in headers) else [length])]
+    message["headers"] = [*retained, *encode_refusal(refusal), *encode_fields(length_of(refusal))]
     return b"" if head else refusal.body
