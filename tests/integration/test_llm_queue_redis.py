@@ -23,7 +23,7 @@ from redis_servers import Server, single
 from tcp_proxy import TcpProxy
 
 from headgate import AsyncLimiter, StoreError
-from headgate.errors import ConfigError, ConflictingId
+from headgate.errors import ConfigError, ConflictingId, StoreTimeout
 from headgate.llm import AsyncLlmGate
 from headgate.llm.books import open_books, read_books, reconcile
 from headgate.llm.learned import NothingLearned
@@ -573,6 +573,25 @@ def test_a_job_that_failed_is_settled_although_the_reply_to_its_end_was_lost(
                 assert (await watching.result(job.id, 20)).state == state
         probe = await gate.reserve("m", user="ann", input_tokens=0, max_tokens=0)
         assert [reading.remaining for reading in probe.decision.limits] == [1, 1000 - used]
+
+    run(main())
+
+
+def test_a_result_is_returned_although_redis_is_slow_when_it_is_first_asked_for(server: Server) -> None:
+    async def main() -> None:
+        loop, queue_name = asyncio.get_running_loop(), new_name()
+        with TcpProxy(server.port) as proxy:
+            url = f"redis://127.0.0.1:{proxy.port}?timeout=200ms"
+            async with AsyncLlmQueue(store=url, name=queue_name) as queue:
+                job = await queue.submit(body())
+                await queue.cancel(job.id)
+                proxy.swallow_replies()
+                with pytest.raises(StoreTimeout):  # not a TimeoutError: nothing is known of the job
+                    await queue.result(job.id, 0.5)
+                with pytest.raises(StoreTimeout):
+                    await queue.result(job.id)
+                loop.call_later(0.5, proxy.mend)
+                assert (await queue.result(job.id, 20)).state == "cancelled"
 
     run(main())
 

@@ -94,22 +94,31 @@ class AsyncLlmQueue:
     async def result(self, id: str, timeout: float | None = None) -> Job:
         """Wait until a job has ended, in whatever state, and return it; raises TimeoutError, and UnknownJob.
 
-        `timeout` is in seconds.
+        `timeout` is in seconds. Where the store does not answer for a moment, it is asked again. A store that has not
+        answered at all raises its StoreError: at the timeout, without one at once.
         """
         timeout = _timeout_s(timeout)
-        with self.backlog.news.for_job(id) as event:
-            async with asyncio.timeout(timeout):
-                job = await self.backlog.get(id)
-                while not job.ended:
-                    await wait_for(event, self._until_deadline_s(job))
-                    try:
-                        job = await self.backlog.get(id)
-                    except StoreError as error:
-                        if not error.transient:
-                            raise
-                        event.set()  # get the job again after the pause
-                        await asyncio.sleep(PAUSE_S)
-                return job
+        job: Job | None = None
+        unanswered: StoreError | None = None
+        try:
+            with self.backlog.news.for_job(id) as event:
+                async with asyncio.timeout(timeout):
+                    while True:
+                        try:
+                            job = await self.backlog.get(id)
+                        except StoreError as error:
+                            if not error.transient or (job is None and timeout is None):
+                                raise
+                            unanswered = error
+                            await asyncio.sleep(PAUSE_S)
+                            continue
+                        if job.ended:
+                            return job
+                        await wait_for(event, self._until_deadline_s(job))
+        except TimeoutError:
+            if job is None and unanswered is not None:
+                raise unanswered from None
+            raise
 
     async def get(self, id: str) -> Job:
         """Return a job in its current state; raises UnknownJob."""
