@@ -7,6 +7,7 @@ from typing import Any, overload
 from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit
+from headgate.drive import check_asyncio
 from headgate.holding import Hold, lease_of, remember_of
 from headgate.keys import Key
 from headgate.reservation import AsyncReservation, Reservation
@@ -179,6 +180,7 @@ class AsyncAcquiring(_Acquiring):
         remember: float | None = None,
     ) -> Decision | AsyncReservation:
         """See `Limiter.acquire`. Cancelling it leaves the line, and gives back a charge made at that moment."""
+        check_asyncio()  # also where it need not wait: else only a busy program would show the error
         if lease is None and lease_us is None and id is None and remember is None:
             decision: Decision = await run_async(self._charge_steps(key, cost, timeout), self._bound, self._clock)
             return decision

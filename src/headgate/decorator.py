@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
+from headgate.drive import check_asyncio
 from headgate.errors import ConfigError, RateLimited
 from headgate.held_calls import HeldCalls, RelayedValues, name_of, relaying
 from headgate.holding import Hold, lease_of
@@ -128,7 +129,7 @@ class CallLimit:
     def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def limited(*args: Any, **kwargs: Any) -> Any:
-            decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
+            decision = await run_async(self._async_steps(args, kwargs), self.bound, self.clock)
             if decision.allowed:
                 return await function(*args, **kwargs)
             substitute = self._refused(decision, args, kwargs)
@@ -144,7 +145,7 @@ class CallLimit:
         self, function: Callable[..., AsyncIterator[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncIterator[RelayedValues]:
         """The values of a call; of a refused one those of its substitute."""
-        decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
+        decision = await run_async(self._async_steps(args, kwargs), self.bound, self.clock)
         source = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
         async with RelayedValues(source) as values:
             yield values
@@ -154,6 +155,11 @@ class CallLimit:
         if self.on_refusal == "wait":
             return self.lines.steps(key, costs, self.timeout_us)
         return self._decide(key, costs)
+
+    def _async_steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitSteps:
+        if self.on_refusal == "wait":
+            check_asyncio()
+        return self._steps(args, kwargs)
 
     def _key_and_costs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Key, tuple[int, ...]]:
         key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""

@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ _unfinished: set[asyncio.Future[Any]] = set()
 
 _shielded: set[asyncio.Future[Any]] = set()
 """Those of `answered_in_any_case`."""
+
+NEEDS_ASYNCIO = "waiting, holding in a block or a call, and Redis need asyncio, whose event loop does not run here"
+"""The message of `check_asyncio` where a program runs on another event loop."""
 
 _CANCEL_TURNS = 20
 """The turns of an event loop that a cancelled task has to come to its end."""
@@ -35,7 +39,7 @@ def is_on_asyncio() -> bool:
     return True
 
 
-def check_asyncio(otherwise: str) -> None:
+def check_asyncio(otherwise: str = NEEDS_ASYNCIO) -> None:
     """Raise ConfigError with this text where no event loop of asyncio runs."""
     if not is_on_asyncio():
         raise ConfigError(otherwise)
@@ -148,9 +152,18 @@ async def answered(answer: T | Awaitable[T]) -> T:
     return result
 
 
+def as_future(answer: Awaitable[T]) -> asyncio.Future[T]:
+    """Start an awaitable as a task; raises ConfigError where no event loop of asyncio runs."""
+    if not is_on_asyncio():
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise ConfigError(NEEDS_ASYNCIO)
+    return asyncio.ensure_future(answer)
+
+
 def begun(answer: Awaitable[T]) -> asyncio.Future[T]:
     """Start an awaitable as a task that goes on to its end, even if its caller stops waiting."""
-    future = asyncio.ensure_future(answer)
+    future = as_future(answer)
     _unfinished.add(future)
     future.add_done_callback(_unfinished.discard)
     return future

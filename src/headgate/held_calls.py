@@ -14,7 +14,7 @@ from typing import Any
 from headgate import heartbeat
 from headgate.clock import Clock
 from headgate.decision import Decision
-from headgate.drive import answered
+from headgate.drive import answered, check_asyncio
 from headgate.errors import ConfigError
 from headgate.holding import Hold
 from headgate.keys import Key
@@ -137,6 +137,7 @@ class HeldCalls:
         return Reservation(self._bound, reserved, self._lease_us)
 
     async def _reserve_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncReservation:
+        check_asyncio()
         key, costs = self._key_and_costs(args, kwargs)
         if self._waiting is not None:
             reserved = await run_async(self._waiting(key, costs), self._bound, self._clock)

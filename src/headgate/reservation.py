@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from headgate import collector, core, heartbeat
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
-from headgate.drive import answered, answered_in_any_case, begun
-from headgate.errors import HeadgateError, RateLimited, StoreError
+from headgate.drive import NEEDS_ASYNCIO, answered, answered_in_any_case, begun, is_on_asyncio
+from headgate.errors import ConfigError, HeadgateError, RateLimited, StoreError
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of
 
 log = logging.getLogger("headgate")
@@ -156,6 +156,9 @@ class AsyncReservation(_Held):
     async def __aenter__(self) -> AsyncReservation:
         if not self:
             raise RateLimited(self.decision)
+        if not is_on_asyncio():
+            await self.cancel()
+            raise ConfigError(NEEDS_ASYNCIO)
         heartbeat.start_async(self)
         return self
 

@@ -1,4 +1,4 @@
-"""ASGI applications on another event loop than asyncio's, as hypercorn has one for trio: they work, or say why not."""
+"""Programs on another event loop than asyncio's: they work, or say why not. hypercorn has a worker for trio."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from headgate import AsyncGate, ConfigError, MemoryStore
+from headgate import AsyncGate, AsyncLimiter, ConfigError, MemoryStore
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.integrations.starlette import RateLimits
+from headgate.policy.request import Request
 
 IN_FLIGHT = {"version": 1, "rules": [{"name": "places", "by": ["ip"], "limits": "1 concurrent"}]}
 IN_LINE = {"version": 1, "rules": [{"name": "line", "by": ["ip"], "limits": "1/second bucket", "wait": "5s"}]}
@@ -87,3 +88,68 @@ def test_routes_say_so_too() -> None:
     limits("1/second")(application)
     with pytest.raises(ConfigError, match="hypercorn: --worker-class asyncio"):
         trio.run(limits.warm_up)
+
+
+async def hit(store: Any) -> None:
+    await AsyncLimiter("1/hour", store=store).hit("key")
+
+
+async def acquire(store: Any) -> None:
+    await AsyncLimiter("1/hour", store=store).acquire("key")
+
+
+async def hold(store: Any) -> None:
+    async with await AsyncLimiter("1 concurrent", store=store).reserve("key"):
+        raise AssertionError("the block does not begin")
+
+
+async def call(store: Any) -> None:
+    @AsyncLimiter("1 concurrent", store=store).limit("key")
+    async def limited() -> None:
+        raise AssertionError("the call does not begin")
+
+    await limited()
+
+
+async def call_in_line(store: Any) -> None:
+    @AsyncLimiter("1/hour", store=store).limit("key", on_refusal="wait")
+    async def limited() -> None:
+        raise AssertionError("the call does not begin")
+
+    await limited()
+
+
+async def wait_by_a_rule(store: Any) -> None:
+    gate = AsyncGate(IN_LINE, store=store)
+    for _ in range(2):
+        await gate.acquire(Request("GET", "/", client_ip="203.0.113.9"))
+
+
+@pytest.mark.parametrize("use", [acquire, hold, call, call_in_line, wait_by_a_rule])
+def test_a_limiter_in_memory_says_so_and_takes_nothing(use: Callable[[Any], Any]) -> None:
+    store = MemoryStore()
+    with pytest.raises(ConfigError, match=r"need asyncio, whose event loop does not run here"):
+        trio.run(use, store)
+    if use is not wait_by_a_rule:
+        assert all(asyncio.run(peek(store)))
+
+
+async def peek(store: MemoryStore) -> list[bool]:
+    return [bool(await AsyncLimiter(limits, store=store).peek("key")) for limits in ("1/hour", "1 concurrent")]
+
+
+@pytest.mark.parametrize("use", [hit, acquire, hold, call, call_in_line, wait_by_a_rule])
+def test_a_limiter_on_redis_says_so(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(ConfigError, match=r"need asyncio, whose event loop does not run here"):
+        trio.run(use, "redis://127.0.0.1:1?timeout=50ms")
+
+
+def test_a_limiter_of_rates_in_memory_works() -> None:
+    limiter = AsyncLimiter("2/hour")
+    limited = limiter.limit("key")(peek)
+
+    async def use() -> list[bool]:
+        await limited(MemoryStore())
+        return [bool(await limiter.hit("key")) for _ in range(2)]
+
+    assert trio.run(use) == [True, False]

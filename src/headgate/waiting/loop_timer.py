@@ -18,6 +18,8 @@ from heapq import heappop, heappush
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from headgate.drive import check_asyncio
+
 _NS_PER_SECOND = 1_000_000_000
 _LONGEST_NS = _NS_PER_SECOND
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
@@ -53,6 +55,7 @@ _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopTimer]] = WeakKey
 
 async def sleep(seconds: float) -> None:
     """Sleep for at least `seconds`, and hardly longer where the loop has a timer of the system."""
+    check_asyncio()
     duration_ns = int(seconds * _NS_PER_SECOND)
     if 0 < duration_ns < _LONGEST_NS:
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock
-from headgate.drive import answered, answered_in_any_case, drive, drive_async
+from headgate.drive import answered, answered_in_any_case, as_future, check_asyncio, drive, drive_async
 from headgate.errors import HeadgateError
 from headgate.operation import Operation, Receipt
 from headgate.stores.lines import Ticket
@@ -211,7 +211,7 @@ class _AsyncPerformer(_Performer):
     def _charge(self, step: Operation | Reserve | AttemptIfNoLine) -> Any:
         answer = self._record(step)(step)
         if hasattr(answer, "__await__"):
-            return self._await(asyncio.ensure_future(answer))
+            return self._await(as_future(answer))
         self._answers.append(answer)
         return answer
 
@@ -289,12 +289,11 @@ def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -
 
 
 async def _stand_async(ticket: Ticket, seconds: float) -> None:
+    check_asyncio()
     called = asyncio.Event()
     loop = asyncio.get_running_loop()
     ticket.loop, ticket.wake = loop, lambda: loop.call_soon_threadsafe(called.set)
     if not ticket.called:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await called.wait()
-        except TimeoutError:
-            return

@@ -14,8 +14,8 @@ from redis import exceptions
 from redis.client import NEVER_DECODE
 from redis.crc import key_slot
 
-from headgate.drive import drive_async
-from headgate.errors import StoreError, StoreUnavailable
+from headgate.drive import NEEDS_ASYNCIO, drive_async
+from headgate.errors import ConfigError, StoreError, StoreUnavailable
 from headgate.stores.redis.caller_cluster import CallerCluster
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import Command, ScriptCall
@@ -159,7 +159,10 @@ class AsyncLink:
             await connections.close()
 
     def _connections_here(self) -> _LoopConnections:
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise ConfigError(NEEDS_ASYNCIO) from None
         if self._pid != os.getpid():  # those of the parent are the parent's
             self._by_loop, self._latest, self._pid = WeakKeyDictionary(), None, os.getpid()
         if self._latest is not None and self._latest[0] is loop:
