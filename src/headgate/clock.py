@@ -7,9 +7,11 @@ back, limiters do not refuse for that long, and if it is set forward, they do no
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from headgate import core
@@ -71,10 +73,17 @@ def since_epoch_us(moment: datetime) -> int:
 
 
 def _python_now_us() -> int:
-    return _ANCHOR_US + time.monotonic_ns() // 1000
+    return _ANCHOR_US + monotonic_ns() // 1000
 
 
-_ANCHOR_US = (time.time_ns() - time.monotonic_ns()) // 1000
+if sys.platform == "win32":
+    _wall_ns, monotonic_ns = time.time_ns, time.monotonic_ns
+else:
+    # Not `time_ns` and `monotonic_ns`: freezegun stops those, and a wait by a stopped clock never ends.
+    _wall_ns = partial(time.clock_gettime_ns, time.CLOCK_REALTIME)
+    monotonic_ns = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
+
+_ANCHOR_US = (_wall_ns() - monotonic_ns()) // 1000
 now_us: Callable[[], int] = core.native.now_us if core.native is not None else _python_now_us
 """The current moment by the system clock, for calls where every frame counts; all other code uses a `Clock`."""
 

@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from headgate.clock import monotonic_ns
 from headgate.drive import check_asyncio
 
 _NS_PER_SECOND = 1_000_000_000
@@ -62,7 +63,7 @@ async def sleep(seconds: float) -> None:
         timer_ref = _timers.get(loop)
         timer = (timer_ref and timer_ref()) or _open(loop)
         if timer is not None:
-            await timer.sleep(time.monotonic_ns() + duration_ns)
+            await timer.sleep(monotonic_ns() + duration_ns)
             return
     await asyncio.sleep(seconds)
 
@@ -116,7 +117,7 @@ class _LoopTimer:
         """Wake the tasks that are due, and set the timer for the next."""
         with suppress(BlockingIOError):  # it was set again before it was read
             os.read(self._file, 8)
-        now_ns = time.monotonic_ns()
+        now_ns = monotonic_ns()
         while self._sleepers and (self._sleepers[0][0] <= now_ns or self._sleepers[0][2].done()):
             woken = heappop(self._sleepers)[2]
             if not woken.done():
