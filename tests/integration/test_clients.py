@@ -523,6 +523,46 @@ def test_a_call_that_may_have_succeeded_is_repeated_only_if_idempotent(library: 
         assert len(received) == 4 + (6 if library == "aiohttp" else 3)
 
 
+@contextmanager
+def refusing_before_the_body() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that refuses the first request by its head alone, and says to the second to go on."""
+    bodies: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for is_first in (True, False):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.settimeout(5)
+                    connection.recv(65536)
+                    if not is_first:
+                        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                        bodies.append(connection.recv(65536))
+                    status = b"429 Too Many Requests" if is_first else b"200 OK"
+                    fields = b"Retry-After: 0\r\nConnection: close\r\nContent-Length: 0"
+                    connection.sendall(b"HTTP/1.1 %s\r\n%s\r\n\r\n" % (status, fields))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", bodies
+        finally:
+            thread.join()
+
+
+def test_a_body_that_waited_for_100_is_sent_with_the_retry_of_aiohttp() -> None:
+    async def post(url: str) -> int:
+        async with (
+            aiohttp.ClientSession(middlewares=(RateLimitMiddleware(random=at_once),)) as session,
+            session.post(url, data=b"body", expect100=True) as response,
+        ):
+            return response.status
+
+    with refusing_before_the_body() as (url, bodies):
+        assert asyncio.run(post(url)) == 200
+    assert bodies == [b"body"]
+
+
 @pytest.mark.parametrize("response", [b"nonsense\r\n\r\n", b"HTTP/1.1 20x OK\r\n\r\n"])
 def test_a_malformed_response_is_treated_as_a_lost_one(library: str, response: bytes) -> None:
     with hanging_up(response) as (url, received):

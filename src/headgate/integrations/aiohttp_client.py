@@ -5,7 +5,6 @@ async with ClientSession(middlewares=(RateLimitMiddleware("10/second"),)) as ses
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.errors import ConfigError, MissingExtraError
@@ -43,7 +42,7 @@ class RateLimitMiddleware:
         self._sender = Sender(limits, options, asynchronous=True, convert_error=_convert_error)
 
     async def __call__(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
-        adapter = _Adapter(request, lambda: handler(request))
+        adapter = _Adapter(request, handler)
         url = request.url
         call = self._sender.call(
             request,
@@ -66,9 +65,17 @@ class _Adapter:
 
     errors = (aiohttp.ClientError,)
 
-    def __init__(self, request: aiohttp.ClientRequest, send: Callable[[], Any]) -> None:
+    def __init__(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> None:
         self._request = request
-        self.send = send
+        self._handler = handler
+        self._tried = False
+
+    def send(self) -> Any:
+        if self._tried and "Expect" in self._request.headers:
+            # The body waits for 100 (Continue) by a future, which ended with the attempt before.
+            self._request.update_expect_continue()
+        self._tried = True
+        return self._handler(self._request)
 
     async def buffer(self, response: aiohttp.ClientResponse) -> Any:
         await response.read()
