@@ -362,6 +362,38 @@ def test_a_hold_that_began_during_the_wait_in_line_is_obeyed() -> None:
     assert type(sleep).__name__ == "Sleep" and client.since_s() == 9
 
 
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("limits", ["2/hour", "1/second queue 2"])
+def test_a_call_that_is_not_sent_as_a_hold_began_meanwhile_is_charged_nothing(
+    kind: type[Limiter | AsyncLimiter], limits: str
+) -> None:
+    clock, key = ManualClock(), ("https", "example.com", 443)
+    limiter: Any = kind(limits, clock=clock)
+    server = Server(clock, [200])
+    sender = Sender(limiter, {"clock": clock}, asynchronous=kind is AsyncLimiter)
+    call = sender.call(None, method="GET", origin=key, headers={}, can_resend=lambda: True)
+
+    def held_meanwhile() -> Any:
+        steps = sender.steps(call)
+        turn = next(steps)
+        sender._destinations.of(key, clock.now_us()).hold(clock.now_us(), 60_000_000)
+        answer = yield turn
+        while True:
+            answer = yield steps.send(answer)
+
+    def remaining() -> list[int]:
+        return [reading.remaining for reading in limiter.bound.peek(key, 0).limits]
+
+    def send() -> Any:
+        steps = held_meanwhile()
+        return run(steps, server, limiter) if kind is Limiter else asyncio.run(run_async(steps, server, limiter))
+
+    before = remaining()
+    with pytest.raises(Held):
+        send()
+    assert (server.sent_us, remaining()) == ([], before)
+
+
 def test_keys_and_costs_are_functions_of_the_request() -> None:
     client = Client("10/minute bucket", key=lambda request: request["user"], cost=lambda request: request["cost"])
     call = client.calls.call(

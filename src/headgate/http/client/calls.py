@@ -31,6 +31,7 @@ from headgate.http.client.limit_fields import AnnouncedLimits, read_limit_fields
 from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
+from headgate.operation import Operation, Receipt
 from headgate.waiting.steps import FOREVER_US, Sleep
 
 R = TypeVar("R")
@@ -61,6 +62,17 @@ class Turn(NamedTuple):
 
     holds: bool = False
     """Whether the cost is held while the call is in flight."""
+
+
+class GiveBack(NamedTuple):
+    """A step: give back what a turn has charged `ago_us` microseconds ago, for a call that is not sent after all.
+
+    Raises StoreError.
+    """
+
+    turn: Turn
+    decision: Decision
+    ago_us: int
 
 
 class SendRequest(NamedTuple):
@@ -102,7 +114,7 @@ class Failure(NamedTuple):
     kind: FailureKind
 
 
-Step = Turn | Sleep | SendRequest | ReadToEnd | Free | FreeWhenClosed
+Step = Turn | GiveBack | Sleep | SendRequest | ReadToEnd | Free | FreeWhenClosed
 CallSteps = Generator[Step, Any, Any]
 
 
@@ -238,8 +250,10 @@ class Sender:
         remaining_us = max(0, deadline_us - self._clock.now_us())
         timeout = None if self._settings.timeout_us == FOREVER_US else remaining_us / US_PER_SECOND
         held: HeldCall | None = None
+        charged: Decision | None = None
+        turn = Turn(call.key, call.cost, timeout, self._settings.holds)
         try:
-            outcome: Decision | HeldCall = yield Turn(call.key, call.cost, timeout, self._settings.holds)
+            outcome: Decision | HeldCall = yield turn
         except StoreError as error:
             if self._settings.closed:
                 return error
@@ -251,10 +265,18 @@ class Sender:
                 if self._settings.closed and outcome.degraded == "closed":
                     return StoreUnavailable("the store of the limits does not answer, or has no room")
                 return RateLimited(outcome)
+            else:
+                charged = outcome
         # The line may have been long.
+        turn_us = self._clock.now_us()
         hold_error = yield from self._wait_until_free(destination, not_before_us, deadline_us)
         if hold_error is not None and held is not None:
             yield Free(held, 0)
+        if hold_error is not None and charged is not None:
+            try:
+                yield GiveBack(turn, charged, max(0, self._clock.now_us() - turn_us) + charged.delay_us)
+            except StoreError as error:
+                log.warning("a call that was not sent stays counted: %s", error)
         return held if hold_error is None else hold_error
 
     def _wait_until_free(
@@ -390,6 +412,10 @@ def _step_executor(
         match step:
             case Turn(key, cost, timeout, holds):
                 return held_turn(limiter, step, held) if holds else limiter.acquire(key, cost, timeout=timeout)
+            case GiveBack(turn, decision, ago_us):
+                costs = limiter.counted.read(turn.cost)
+                operation = Operation((turn.key,) * len(costs), costs)
+                return limiter.bound.give_back(Receipt.of(operation, decision), ago_us)
             case Sleep(seconds):
                 return sleep(seconds)
             case SendRequest():
