@@ -226,6 +226,8 @@ def test_a_list_may_be_split_over_several_lines() -> None:
         ("Friday, 15-Jan-27 08:02:00 GMT", 120),
         ("Fri Jan 15 08:02:00 2027", 120),
         ("Fri, 15 Jan 2027 07:59:30 GMT", 0),  # past
+        ("Fri, 15 Jan 2027 08:02:00 GMT, Fri, 15 Jan 2027 08:01:00 GMT", 120),  # each proxy may add one
+        ("Friday, 15-Jan-27 08:02:00 GMT,7", 120), ("0.5 ,Fri Jan 15 08:02:00 2027, 240", 240), ("soon, 7", 7),
         ("86401", 86400), ("9" * 40, 86400), ("Fri, 31 Dec 9999 23:59:59 GMT", 86400),  # a day is believed
     ],
 )  # fmt: skip

@@ -24,7 +24,9 @@ LONGEST_WAIT = 86_400.0
 
 _DIGITS = re.compile(r"[0-9]{1,40}")
 _REMAINING = re.compile(r"([0-9]{1,40})(?:\.[0-9]{1,40})?")
-_REPEATED = re.compile(r"[0-9]{1,40}(?:[ \t]*,[ \t]*[0-9]{1,40})+")
+_BETWEEN_WAITS = re.compile(r",(?=[ \t]*(?:[0-9.]+[ \t]*(?:,|\Z)|[A-Z]))")
+"""A comma that ends a Retry-After before another one; an HTTP date has a comma of its own, before the day."""
+
 _NAME = re.compile(r"(?P<x>x-)?rate-?limit-(?P<what>remaining|reset-after|reset)(?:-(?P<of>.+))?")
 _NAME_LAST = re.compile(r"(?P<x>[a-z0-9]+-)rate-?limit-(?P<of>.+)-(?P<what>remaining|reset)")
 _READ = frozenset(("retry-after", "retry-after-ms", "date", "age"))
@@ -144,15 +146,18 @@ def _announcing_fields(headers: Headers) -> dict[str, str]:
 
 
 def _retry_after_us(fields: dict[str, str], server_us: int) -> int | None:
-    """Parse Retry-After: delay-seconds, also with a fraction, or an HTTP date; if sent twice, the longer one.
+    """Parse Retry-After: delay-seconds, also with a fraction, or an HTTP date; if sent several times, the longest one.
 
     `retry-after-ms`, which Azure and OpenAI send as well, is more exact.
     """
     if _DIGITS.fullmatch(fields.get("retry-after-ms", "")):
         return int(fields["retry-after-ms"]) * 1000
-    text = fields.get("retry-after", "")
-    if _REPEATED.fullmatch(text):
-        return max(int(digits) for digits in _DIGITS.findall(text)) * US
+    texts = _BETWEEN_WAITS.split(fields.get("retry-after", ""))
+    waits_us = [_wait_us(text.strip(" \t"), server_us) for text in texts]
+    return max((wait_us for wait_us in waits_us if wait_us is not None), default=None)
+
+
+def _wait_us(text: str, server_us: int) -> int | None:
     delay_us = seconds_us(text)
     if delay_us is not None:
         return delay_us
