@@ -396,6 +396,24 @@ def test_a_cost_that_can_never_pass_is_a_problem_and_a_limit_of_zero_is_not() ->
     assert build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
 
 
+@pytest.mark.parametrize("digits", [100, 3000, 100_000])
+def test_a_number_of_very_many_digits_is_reported_as_what_it_is(digits: int) -> None:
+    long = "9" * digits
+    rule = f"{{name: all, by: [ip], cost: {long}, limits: 5/minute}}"
+    assert problems_of(f"version: -{long}\nmax_waiting: {long}\nrules: [{rule}]\n") == [
+        "p.yaml:1:1: version: must be 1, not a negative number of more than 60 digits",
+        "p.yaml:2:1: max_waiting: must be at most 1000000, not a number of more than 60 digits",
+        "p.yaml:3:31: rules[0].cost: must be at most 1000000000, not a number of more than 60 digits",
+    ]
+    number = 10**digits
+    assert problem_with({}, {"cost": number}).endswith("at most 1000000000, not a number of more than 60 digits")
+    assert problem_with({}, {"by": number}) == "rules[0].by: must be a list, not a number of more than 60 digits"
+
+
+def test_a_float_of_very_many_digits_is_not_reported_as_infinite() -> None:
+    assert problems_of("version: 1e999\nrules: []\n")[0].endswith("not a number of more than 308 digits")
+
+
 def test_a_key_of_too_many_parts_is_a_problem() -> None:
     headers = {f"h{number}": {"header": f"H{number}"} for number in range(9)}
     nested = {"inner": {"first_of": ["h0", "ip"]}, "outer": {"first_of": ["inner", "h1"]}}

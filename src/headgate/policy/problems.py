@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ _MOST_SHOWN = 200
 _MOST_HINTS = 50
 """How many unknown names are compared with all known ones, which takes long where there are thousands of both."""
 
+_LONGEST_SHOWN = 60
+_LONG_NUMBER = 10**_LONGEST_SHOWN
 _PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
 
 
@@ -110,5 +113,10 @@ def shown(value: object) -> str:
         return "a map"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
+    if isinstance(value, float) and math.isinf(value):
+        return "a number of more than 308 digits"  # what a float cannot hold
+    if isinstance(value, int) and abs(value) >= _LONG_NUMBER:
+        # Python refuses to print the longest numbers.
+        return f"a {'negative ' if value < 0 else ''}number of more than {_LONGEST_SHOWN} digits"
     text = without_credentials(repr(value))
-    return text if len(text) <= 60 else f"{text[:56]}...'"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:56]}...'"

@@ -26,6 +26,12 @@ _MOST_VALUES = 100_000
 _DEEPEST = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?[0-9]+")
+_MOST_DIGITS = 640
+"""Of a whole number; further ones are left out, since so large a number is refused whatever follows.
+
+So many digits Python reads under any `sys.set_int_max_str_digits`.
+"""
+
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -225,8 +231,8 @@ def _scalar(event: Any) -> Any:
         return text
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if _INTEGER.fullmatch(text) and len(text) <= 40:
-        return int(text)
+    if _INTEGER.fullmatch(text):
+        return int(text[:_MOST_DIGITS])
     if _FLOAT.fullmatch(text):
         return float(text)
     return text
