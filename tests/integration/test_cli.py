@@ -527,8 +527,18 @@ def test_a_full_disk_is_a_message(log: Path, arguments: str) -> None:
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.endswith("headgate: No space left on device\n")
+    assert done.stderr.endswith("headgate: standard output: No space left on device\n")
     assert "Traceback" not in done.stderr
+
+
+def test_an_option_of_very_many_digits_is_reported_briefly() -> None:
+    for options in (["--rate", "1", "--users", "9" * 5000], ["--users", "1", "--rate", "9" * 400]):
+        result = run_headgate("capacity", SHOP, *options)
+        digits = len(options[-1])
+        assert (result.returncode, result.stderr.splitlines()[-1]) == (
+            2, f"Error: Invalid value for '{options[2]}': 99999999999999999999... is {digits} characters long, "
+            "which no number here may be",
+        )  # fmt: skip
 
 
 def test_a_report_that_cannot_be_written_is_named_and_results_are_printed(log: Path) -> None:
@@ -641,10 +651,17 @@ def test_zone_says_what_is_wrong(tmp_path: Path) -> None:
     assert "did you mean" not in wrong.stderr
 
 
-@pytest.mark.parametrize("command", [["info"], ["validate", SHOP], ["explain", SHOP], ["schema"]])
-def test_a_command_without_a_standard_output_ends_as_with_one(command: list[str]) -> None:
+@pytest.mark.parametrize("command", [["info"], ["--help"], ["validate", SHOP], ["explain", SHOP], ["schema"]])
+def test_a_command_without_a_standard_output_says_so(command: list[str]) -> None:
     result = in_a_shell('exec "$@" >&-', *command)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (1, "headgate: standard output: closed, and the results go there\n")
+
+
+def test_a_command_that_prints_no_results_needs_no_standard_output(tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys.json")
+    assert run_headgate("llm", "key", "create", "ci", "--keys", keys).returncode == 0
+    result = in_a_shell('exec "$@" >&-', "llm", "key", "revoke", "ci", "--keys", keys)
+    assert (result.returncode, result.stderr) == (0, "headgate: the key ci is revoked\n")
 
 
 @pytest.mark.parametrize("command", [["validate", "-"], ["replay", "-", "--policy", SHOP]])

@@ -6,6 +6,7 @@ import io
 import sys
 
 from headgate import starting
+from headgate.cli.standard_output import name_standard_output
 
 
 def main() -> None:
@@ -13,6 +14,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal with another encoding never raises
+    name_standard_output()
     try:
         from headgate.cli.commands import headgate
     except ImportError as error:

@@ -51,8 +51,7 @@ def _flushed() -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.stdout is not None:  # it is None where it was closed before Python began
-            sys.stdout.flush()
+        sys.stdout.flush()
 
 
 @contextmanager
@@ -208,7 +207,7 @@ def reset(policy: Path, key: tuple[str, ...], store: str | None, rule: str | Non
 
 @headgate.command()
 @click.argument("policy", type=options.POLICY_FILE)
-@click.option("--users", required=True, type=click.IntRange(1, 10**12), help="How many are counted each for itself.")
+@click.option("--users", required=True, type=options.Whole(1, 10**12), help="How many are counted each for itself.")
 @click.option(
     "--rate", required=True, type=options.Finite(0, 10**9, min_open=True), metavar="R",
     help="Requests a second, of all together.",
@@ -342,7 +341,7 @@ def serve(
     "--report", "report_file", type=click.Path(path_type=Path), callback=page_file, metavar="FILE.html",
     help="Write a page with charts.",
 )  # fmt: skip
-@click.option("--top", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many keys to list.")
+@click.option("--top", default=10, show_default=True, type=options.Whole(1, 1000), help="How many keys to list.")
 def replay(logs: tuple[str, ...], **options: Any) -> None:
     """Tell what a policy would have done with the traffic of LOGs (- is standard input).
 

@@ -40,7 +40,7 @@ def _columns(context: click.Context, parameter: click.Parameter, values: tuple[s
 )  # fmt: skip
 @click.option("--user-column", metavar="COLUMN", help="The same as --column user=COLUMN.")
 @click.option(
-    "--output-speed", type=click.IntRange(1, 10**9), metavar="N",
+    "--output-speed", type=options.Whole(1, 10**9), metavar="N",
     help="Tokens of output a second, for the duration of calls whose row has none.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

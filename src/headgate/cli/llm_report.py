@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from headgate import clock
+from headgate.cli import options
 from headgate.cli.output_files import report_file, write_report
 from headgate.errors import ArgumentError, ConfigError
 
@@ -126,7 +127,7 @@ def _close(books: str, month: str, zone: str | None, author: str | None) -> None
 @click.argument("books", nargs=-1, required=True, metavar="BOOKS...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, all of it.")
 @click.option(
-    "--top", default=10, show_default=True, type=click.IntRange(1, 1_000_000), help="How many of each to list."
+    "--top", default=10, show_default=True, type=options.Whole(1, 1_000_000), help="How many of each to list."
 )
 def reconcile(books: tuple[str, ...], as_json: bool, top: int) -> None:
     from headgate.cli.llm_reconcile_text import reconciliation_json, reconciliation_lines
@@ -151,7 +152,7 @@ def _cost(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(error)) from None
 
 
-_tokens = click.IntRange(0, 1 << 40)
+_tokens = options.Whole(0, 1 << 40)
 
 
 @click.command()

@@ -36,12 +36,10 @@ from headgate.errors import ConfigError
     help="Have jobs done by a function of your own: async def name(job, call) gives the answer.",
 )
 @click.option("--store", metavar="URL", help="The store of the policy's limits, in place of the policy's own.")
+@click.option("--start", type=options.Whole(1, 10_000), default=2, show_default=True, help="Jobs at one time at first.")
+@click.option("--most", type=options.Whole(1, 10_000), default=64, show_default=True, help="Jobs at one time at most.")
 @click.option(
-    "--start", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Jobs at one time at first."
-)
-@click.option("--most", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Jobs at one time at most.")
-@click.option(
-    "--retries", type=click.IntRange(0, 1000), default=5, show_default=True, help="How often a job is tried again."
+    "--retries", type=options.Whole(0, 1000), default=5, show_default=True, help="How often a job is tried again."
 )
 @click.option(
     "--when-lost",

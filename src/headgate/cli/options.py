@@ -27,14 +27,35 @@ _SHORTEST_HANG_S = 3
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
+_LONGEST_NUMBER = 60
+
+
+class Whole(click.IntRange):
+    """A whole number in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        _refuse_long_number(self, value, param, ctx)
+        number: int = super().convert(value, param, ctx)
+        return number
+
+
 class Finite(click.FloatRange):
     """A number in a range; nan is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        _refuse_long_number(self, value, param, ctx)
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+def _refuse_long_number(
+    kind: click.IntRange | click.FloatRange, value: Any, param: click.Parameter | None, ctx: click.Context | None
+) -> None:
+    """Refuse a text that is too long for a number: click would show all of it, or that it is infinite."""
+    if isinstance(value, str) and len(value) > _LONGEST_NUMBER:
+        kind.fail(f"{value[:20]}... is {len(value)} characters long, which no number here may be", param, ctx)
 
 
 class PolicyFile(click.Path):
@@ -66,7 +87,7 @@ def number(
     """An option that is a number in [least, most] and shows its default: seconds where that is a float."""
     kind: click.ParamType[Any] = Finite(least, most)
     if isinstance(default, int):
-        kind = click.IntRange(int(least), int(most))
+        kind = Whole(int(least), int(most))
     else:
         metavar = "SECONDS"
     return click.option(*names, default=default, show_default=True, type=kind, metavar=metavar, help=help)
