@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -212,7 +214,40 @@ def test_the_command_reports_missing_options(tmp_path: Path, monkeypatch: pytest
     wrong = output("k.yaml", "--providers", "p.yaml", "--no-keys")
     assert "p.yaml:1:" in wrong and "providers[0].api_key: there is no such field" in wrong and "secret-1" not in wrong
     assert "providers[0].base_url: is a URL such as" in wrong
-    assert "there are no keys yet: make one" in output("k.yaml", "--providers", "p.yaml", "--keys", "none.json")
+    no_keys = output("k.yaml", "--providers", "p.yaml", "--keys", "none.json")
+    assert "none.json: there is no such file: `headgate llm key create NAME --keys none.json` makes it" in no_keys
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("revoke", "ci")])
+def test_a_file_of_keys_that_does_not_exist_is_an_error_that_names_it(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    missing = tmp_path / "typo.json"
+    result = command(*arguments, "--keys", str(missing))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"headgate: {missing}: there is no such file: `headgate llm key create NAME" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_key_in_a_directory_that_does_not_exist_is_an_error_that_names_both(tmp_path: Path) -> None:
+    keys = tmp_path / "nowhere" / "keys.json"
+    result = command("create", "ci", "--keys", str(keys))
+    assert (result.exit_code, result.output) == (1, f"headgate: {keys}: there is no directory {keys.parent}\n")
+
+
+def test_a_key_that_could_not_be_printed_is_revoked(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    with Path("/dev/full").open("w") as full:
+        made = subprocess.run(
+            [sys.executable, "-m", "headgate", "llm", "key", "create", "ci", "--keys", str(keys)],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert made.returncode == 1
+    assert made.stderr.splitlines() == [
+        "headgate: the key ci could not be printed, and is revoked",
+        "headgate: standard output: No space left on device",
+    ]
+    assert [key.state(SYSTEM_CLOCK.now_us()) for key in KeyFile(keys).all()] == ["revoked"]
 
 
 def test_keys_on_redis_are_shared_and_revoked(provider: Provider, tmp_path: Path) -> None:

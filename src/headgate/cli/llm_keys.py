@@ -42,12 +42,18 @@ def create(name: str, keys: str, expires: str | None, as_json: bool, **fields: s
 
     now_us = SYSTEM_CLOCK.now_us()
     secret, stored = new_key(name, now_us=now_us, expires_us=_expiry_us(expires, now_us), **fields)
-    keys_at(keys).add(stored)
-    if as_json:
-        click.echo(json.dumps({"name": name, "key": secret, "expires": _utc_text(stored.expires_us)}))
-        return
-    click.echo(secret)
-    click.echo(f"headgate: the key {name} is in force; it is not shown again", err=True)
+    place = keys_at(keys)
+    place.add(stored)
+    try:
+        click.echo(
+            json.dumps({"name": name, "key": secret, "expires": _utc_text(stored.expires_us)}) if as_json else secret
+        )
+    except OSError:
+        place.revoke(name, now_us)
+        click.echo(f"headgate: the key {name} could not be printed, and is revoked", err=True)
+        raise
+    if not as_json:
+        click.echo(f"headgate: the key {name} is in force; it is not shown again", err=True)
 
 
 @key.command("list")

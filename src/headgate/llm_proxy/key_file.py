@@ -32,9 +32,7 @@ class KeyFile:
         try:
             self._read(_identity(self.path))
         except FileNotFoundError:
-            raise ConfigError(
-                f"{self.path}: there are no keys yet: make one with `headgate llm key create NAME --keys {self.path}`"
-            ) from None
+            raise self._no_file() from None
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}") from None
         return len(self._by_digest)
@@ -54,7 +52,9 @@ class KeyFile:
         return self._by_digest.get(digest)
 
     def all(self) -> list[OwnKey]:
-        """All keys, in the order of their creation; none where there is no file."""
+        """All keys, in the order of their creation; raises ConfigError where there is no file."""
+        if not self.path.exists():
+            raise self._no_file()
         return _keys_of(self.path)
 
     def add(self, key: OwnKey) -> None:
@@ -62,8 +62,14 @@ class KeyFile:
         self._change(lambda keys: (add_to(keys, key), 1))
 
     def revoke(self, name: str, now_us: int) -> int:
-        """Revoke the keys of a name; return how many were revoked."""
+        """Revoke the keys of a name; return how many were revoked. Raises ConfigError where there is no file."""
+        if not self.path.exists():
+            raise self._no_file()
         return self._change(lambda keys: revoked_in(keys, name, now_us))
+
+    def _no_file(self) -> ConfigError:
+        command = f"headgate llm key create NAME --keys {self.path}"
+        return ConfigError(f"{self.path}: there is no such file: `{command}` makes it, with a key")
 
     def _read(self, identity: _FileIdentity) -> None:
         keys = _keys_of(self.path)
@@ -103,6 +109,8 @@ class KeyFile:
     def _locked(self) -> Iterator[None]:
         """Lock the file against changes by other processes."""
         place = self._place()
+        if not place.parent.is_dir():
+            raise ConfigError(f"{self.path}: there is no directory {place.parent}")
         with place.with_name(f".{place.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
