@@ -473,6 +473,13 @@ def test_a_bad_request_is_refused_after_the_requests_before_it_are_answered(serv
     assert answers[3].detail == "this is no request of HTTP/1.1 that can be read"
 
 
+@pytest.mark.parametrize("method", ["MADEUP", "GETX", "get", "CONNECT", "SETUP", "X" * 2000])
+def test_the_400_to_an_unknown_method_names_it(service: RunningService, method: str) -> None:
+    request = f"{method} /check/default HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    detail = f"the method {method[:40]} is not answered here; methods are in upper case, such as GET"
+    assert [(answer.status, answer.detail) for answer in exchange(service, request)] == [(400, detail)]
+
+
 def test_nothing_is_answered_behind_the_last_request(service: RunningService) -> None:
     last = CHECK[:-2] + b"Connection: close\r\n\r\n"
     assert [answer.status for answer in exchange(service, CHECK + last + CHECK)] == [200, 200]

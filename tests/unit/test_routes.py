@@ -63,6 +63,11 @@ def test_the_404_of_an_unknown_path_names_it_and_the_list_of_paths(service: Serv
     assert (response.status, json.loads(response.body)["detail"]) == (404, "no such path: /v2/check; see GET /")
 
 
+def test_the_404_of_an_encoded_path_shows_it_as_it_was_sent(service: Service) -> None:
+    response = respond_to(service, "GET", "/check%2Fdefault")  # the path /check/default exists
+    assert (response.status, json.loads(response.body)["detail"]) == (404, "no such path: /check%2Fdefault; see GET /")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [("GET", "/v1/check", b"POST"), ("POST", "/metrics", b"GET, HEAD"), ("PUT", "/", b"GET, HEAD"),

@@ -115,7 +115,8 @@ impl Exchange<'_> {
             let detail = "the value of a field begins and ends with something else than a blank";
             return Some(Refusal::new(StatusCode::BAD_REQUEST, detail));
         }
-        (!is_known(parts.method.as_str())).then(Refusal::malformed)
+        let method = parts.method.as_str();
+        (!is_known(method)).then(|| Refusal::unknown_method(method))
     }
 
     async fn answer_route(

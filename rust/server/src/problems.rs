@@ -7,6 +7,8 @@ use http::StatusCode;
 
 use crate::decide::Reply;
 
+const LONGEST_SHOWN_METHOD: usize = 40;
+
 /// Why a request is refused: its status, and a detail in ASCII for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -22,6 +24,13 @@ impl Refusal {
     /// The bytes are no request of HTTP/1.1.
     pub fn malformed() -> Self {
         Self::new(StatusCode::BAD_REQUEST, "this is no request of HTTP/1.1 that can be read")
+    }
+
+    /// A method of HTTP/1.1 that nothing here answers.
+    pub fn unknown_method(method: &str) -> Self {
+        let shown = &method[..method.len().min(LONGEST_SHOWN_METHOD)]; // it is ASCII: a token
+        let detail = format!("the method {shown} is not answered here; methods are in upper case, such as GET");
+        Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
     pub fn head_too_large(head_bytes: usize, fields: usize) -> Self {

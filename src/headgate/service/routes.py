@@ -73,7 +73,7 @@ class RouteTable:
             else:
                 handlers = self._exact.get(unquote(path))
                 if handlers is None:
-                    return problem_response(404, f"no such path: {unquote(path)[:_LONGEST_SHOWN_PATH]}; see GET /")
+                    return problem_response(404, f"no such path: {path[:_LONGEST_SHOWN_PATH]}; see GET /")
         handle = handlers.get(request.method) or handlers.get(_ANY_METHOD)
         if handle is None:
             allow = ", ".join(handlers)

@@ -68,7 +68,11 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
     if bytes > bounds.head_bytes || request.headers.len() > bounds.fields {
         return Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields));
     }
-    if !is_known(request.method.unwrap_or_default()) || !is_accepted(target) {
+    let method = request.method.unwrap_or_default();
+    if !is_known(method) {
+        return Err(Refusal::unknown_method(method));
+    }
+    if !is_accepted(target) {
         return Err(Refusal::malformed());
     }
     let (body, is_last) = framing(request.headers, request.version == Some(1))?;

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 from headgate.service.http.messages import Persistence, ServiceRequest, ServiceResponse, WaitingReply
 from headgate.service.http.problems import problem_response
-from headgate.service.http.request_reader import HEAD, IDLE, RequestReader, RequestRefused
+from headgate.service.http.request_faults import RequestRefused
+from headgate.service.http.request_reader import HEAD, IDLE, RequestReader
 from headgate.service.http.response_writer import encode_response
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from headgate.errors import MissingExtraError
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.messages import Persistence, ServiceRequest
+from headgate.service.http.request_faults import MALFORMED, RequestRefused, fault_of, unknown_method
 from headgate.service.http.targets import ascii_line, path_of
 
 try:
@@ -31,21 +32,11 @@ _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host
 _MOST_DIGITS = 18
 """Of a Content-Length."""
 
-_MALFORMED = "this is no request of HTTP/1.1 that can be read"
-
 _PEER_OF_DOOR = b"headgate-door-peer"
 """The field in which the front door, and no other client, sends the address of its client."""
 
 _CONNECTION_OF_DOOR = b"headgate-door-connection"
 """The field in which the front door sends the `Connection` field of its client."""
-
-
-class RequestRefused(Exception):
-    """A request that is not read further, with the status and the detail of the response."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
 
 
 class RequestReader:
@@ -84,6 +75,8 @@ class RequestReader:
         self._tail = b""
         """The last two bytes that were parsed."""
 
+        self._messages = 0
+
         self.on_message_begin()
 
     def feed(self, piece: bytes | memoryview) -> None:
@@ -116,6 +109,7 @@ class RequestReader:
 
     def _parse(self, part: bytes) -> bool:
         """Parse a part of the received data; return whether more can be parsed."""
+        before = None if self.has_begun else self._messages
         try:
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade as upgrade:  # the last request of its connection
@@ -123,7 +117,8 @@ class RequestReader:
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, RequestRefused):
                 raise error.__context__ from None
-            raise RequestRefused(400, _MALFORMED) from error
+            is_beginning = before is not None and self._messages == before + 1
+            raise RequestRefused(400, fault_of(error, part if is_beginning else b"")) from error
         self._unread += len(part)
         if self._unread > self._bounds.head_bytes:
             raise self._head_too_large()
@@ -162,6 +157,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
+        self._messages += 1
         self._url = b""
         self._head = self._unread = 0
         self._fields: list[tuple[bytes, bytes]] = []
@@ -200,7 +196,7 @@ class RequestReader:
         value = value.rstrip(b" \t")  # no part of it (RFC 9110, 5.5), but llhttp keeps them
         if name == b"content-length":
             if len(value) > _MOST_DIGITS:
-                raise RequestRefused(400, _MALFORMED)
+                raise RequestRefused(400, MALFORMED)
             self._length = int(value)
         elif name == b"transfer-encoding":
             if value.lower() != b"chunked" or self._length < 0:
@@ -228,7 +224,7 @@ class RequestReader:
             raise RequestRefused(400, "the field Host is given twice")
         self._method = self._parser.get_method().decode("ascii")
         if self._method == "CONNECT":
-            raise RequestRefused(400, _MALFORMED)  # it requests a tunnel
+            raise RequestRefused(400, unknown_method("CONNECT"))  # it requests a tunnel
         path = path_of(self._url)
         if path is None:
             raise RequestRefused(400, "a request target is a path without #, such as /check/default")
