@@ -222,7 +222,9 @@ def check_lease(lease_us: object) -> int:
     if number is None:
         raise ArgumentError(f"a lease is a whole number of microseconds, not {kind_of(lease_us)}")
     if not 0 < number <= LONGEST_LEASE_US:
-        raise ArgumentError(f"a lease is from 1 us to 31 days, not {brief_number(number)} us")
+        is_time = number.bit_length() < 100
+        seen = f"{number / US_PER_SECOND:.12g} s" if is_time else f"{brief_number(number)} us"
+        raise ArgumentError(f"a lease is from 1 us to 31 days, not {seen}")
     return number
 
 

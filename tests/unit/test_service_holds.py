@@ -143,7 +143,7 @@ def test_a_request_without_rules_is_held_and_settled() -> None:
         ("/v1/reserve", {"request": {"path": 5}}, "request.path must be text"),
         ("/v1/reserve", {"request": REQUEST, "lease": "60"}, "lease must be a number of seconds, not text"),
         ("/v1/reserve", {"request": REQUEST, "lease": True}, "lease must be a number of seconds, not true"),
-        ("/v1/reserve", {"request": REQUEST, "lease": 0}, "a lease is from 1 us to 31 days"),
+        ("/v1/reserve", {"request": REQUEST, "lease": 0}, "a lease is from 1 us to 31 days, not 0 s"),
         ("/v1/reserve", {"request": REQUEST, "lease": 1e300}, "a lease is a time in seconds"),
         ("/v1/reserve", {"request": REQUEST, "id": 7}, "id must be text"),
         ("/v1/reserve", {"request": REQUEST, "id": ""}, "1 to 1024 bytes"),
@@ -162,7 +162,7 @@ def test_a_request_without_rules_is_held_and_settled() -> None:
         ("/v1/commit", {"id": "HELD", "actual": {"tokens": 2**53}}, "actual: a cost in tokens is at most"),
         ("/v1/cancel", {"id": "HELD", "actual": 0}, "no such field 'actual'"),
         ("/v1/extend", {"id": "HELD", "more": True}, "more: a cost must be a whole number"),
-        ("/v1/extend", {"id": "HELD", "lease": 32 * 86400}, "a lease is from 1 us to 31 days"),
+        ("/v1/extend", {"id": "HELD", "lease": 32 * 86400}, "a lease is from 1 us to 31 days, not 2764800 s"),
     ],
 )
 def test_a_bad_body_is_400_names_the_place_and_changes_nothing(path: str, body: Any, message: str) -> None:
