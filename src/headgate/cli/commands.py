@@ -144,7 +144,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--ip", default="", metavar="ADDRESS", callback=options.address, help="The address of the peer."),
         click.option("--path", default="/", show_default=True, callback=options.path, help="The path, with its query."),
-        click.option("--method", default="GET", show_default=True, callback=options.method),
+        click.option("--method", default="GET", show_default=True, callback=options.method, help="The method."),
     ):
         command = option(command)
     return command

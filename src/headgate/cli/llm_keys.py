@@ -29,8 +29,8 @@ def key() -> None:
 @click.argument("name")
 @_KEYS_OPTION
 @click.option("--user", default="", help="Who calls with it, for rules that count by user.")
-@click.option("--team", default="")
-@click.option("--organisation", default="")
+@click.option("--team", default="", help="The caller's team, for rules that count by team.")
+@click.option("--organisation", default="", help="The caller's organisation, for rules that count by organisation.")
 @click.option("--tier", default="", help="The tier whose limits apply.")
 @click.option("--expires", metavar="WHEN", help="After so long, such as 30d, or on a date, such as 2027-01-31 (UTC).")
 @click.option("--names-users", is_flag=True, help="Its calls may name a user in the header X-Headgate-User.")

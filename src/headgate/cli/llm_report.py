@@ -62,7 +62,9 @@ _zone_option = click.option(
 @click.option("--since", metavar="DAY", help="From this day or month on, such as 2026-11-01 or 2026-11, or this time.")
 @click.option("--until", metavar="DAY", help="Before this day, month or time.")
 @_zone_option
-@click.option("--format", "form", default="table", show_default=True, type=click.Choice(_FORMATS))
+@click.option(
+    "--format", "form", default="table", show_default=True, type=click.Choice(_FORMATS), help="How it is written."
+)
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), callback=report_file, help="Write to this file."
 )
