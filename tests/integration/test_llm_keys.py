@@ -250,6 +250,17 @@ def test_a_key_that_could_not_be_printed_is_revoked(tmp_path: Path) -> None:
     assert [key.state(SYSTEM_CLOCK.now_us()) for key in KeyFile(keys).all()] == ["revoked"]
 
 
+def test_keys_on_redis_without_its_extra_name_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['hiredis'] = None; sys.argv = ['headgate', *sys.argv[1:]]; "
+        "from headgate.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, "llm", "key", "list", "--keys", "redis://127.0.0.1:1"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    missing = "optional parts that are not installed: pip install 'headgate[redis]'"
+    assert (result.returncode, result.stderr) == (2, f"headgate: a place of keys on Redis needs {missing}\n")
+
+
 def test_keys_on_redis_are_shared_and_revoked(provider: Provider, tmp_path: Path) -> None:
     with single() as server:
         url = f"redis://127.0.0.1:{server.port}"

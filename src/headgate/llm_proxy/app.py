@@ -227,7 +227,7 @@ class Proxy:
             log.error("the keys cannot be looked up: %s", error)
             raise refused(family, Problem.STORE, "The keys cannot be looked up at the moment.") from None
         if key is None or not hmac.compare_digest(key.digest, digest_of(key_text)):
-            raise refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
+            raise refused(family, Problem.UNKNOWN_KEY, "The API key is not a key of this proxy.")
         now_us = SYSTEM_CLOCK.now_us()
         if not key.is_active(now_us):
             raise refused(family, Problem.UNKNOWN_KEY, f"The API key {key.name} is {key.state(now_us)}.")
