@@ -68,7 +68,7 @@ def test_the_error_of_an_installed_library_that_cannot_be_imported_states_why() 
     command = [sys.executable, "-c", textwrap.dedent(program)]
     output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert output == (
-        "reading a policy file needs optional parts that cannot be imported (modules of this kind do not support "
+        "a policy needs optional parts that cannot be imported (modules of this kind do not support "
         "interpreters beside the main one): pip install 'headgate[policy]'\n"
     )
 

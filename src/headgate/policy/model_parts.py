@@ -10,7 +10,7 @@ from headgate.policy.problems import shown
 try:
     from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 except ImportError as error:
-    raise MissingExtraError("reading a policy file", extra="policy", why=error) from error
+    raise MissingExtraError("a policy", extra="policy", why=error) from error
 
 __all__ = [
     "NAME",

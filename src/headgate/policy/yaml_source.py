@@ -20,7 +20,7 @@ from headgate.policy.problems import Path, PolicyError, Problem, shown
 try:
     import yaml
 except ImportError as error:
-    raise MissingExtraError("reading a policy file", extra="policy", why=error) from error
+    raise MissingExtraError("a policy", extra="policy", why=error) from error
 
 _MOST_VALUES = 100_000
 _DEEPEST = 64
