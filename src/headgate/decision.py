@@ -86,10 +86,10 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LimitReading:
-    """One limit's part of a decision.
+    """The part that the limit `definition` has in a decision; times are in microseconds, and None is never.
 
     After an admitted hit the numbers are those after the charge, after a refusal those of the unchanged state; a peek
-    shows what its cost would leave. `next_after_us` is the time until one more unit remains, `definition` the limit.
+    shows what its cost would leave. `next_after_us` is until one more unit remains, `delay_us` the wait in a queue.
     """
 
     definition: NamedLimit

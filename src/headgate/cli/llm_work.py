@@ -95,7 +95,9 @@ async def _work(policy: Path, how: dict[str, Any]) -> None:
             nonlocal signals
             signals += 1
             if signals == 1:
-                click.echo(f"headgate: ending {worker.running} running jobs; ask again to give them back", err=True)
+                jobs = f"{worker.running} running job{'' if worker.running == 1 else 's'}"
+                again = "; ask again to give them back" if worker.running else ""
+                click.echo(f"headgate: ending after {jobs}{again}", err=True)
                 worker.stop()
             else:
                 running.cancel()
