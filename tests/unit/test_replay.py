@@ -24,7 +24,7 @@ from headgate.cli.replay_text import outcome_lines
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
 from headgate.replay import ordering
-from headgate.replay.common_log import common_reader, read_block, split_request
+from headgate.replay.common_log import common_reader, read_block, split_request, split_target
 from headgate.replay.entries import Entry, Tally, Unreadable
 from headgate.replay.ordering import FarOutOfOrder, ordered, sorted_on_disk
 from headgate.replay.replay import replay
@@ -125,7 +125,7 @@ COMMON_LINES: list[tuple[str, Entry]] = [
     ('1.2.3.4 - - [17/May/2015:10:05:03 +0000] "" 400 5', (TIME_US, "1.2.3.4", "", "", "", {}, 1)),
     (
         '1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET http://h/p?q HTTP/1.1" 200 5',
-        (TIME_US, "1.2.3.4", "GET", "/p?q", "", {}, 1),
+        (TIME_US, "1.2.3.4", "GET", "/p?q", "h", {}, 1),
     ),
     ('1.2.3.4 - - [17/May/2015:10:05:03 +0000] "PRI * HTTP/2.0" 200 5', (TIME_US, "1.2.3.4", "PRI", "", "", {}, 1)),
     ('1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a b HTTP/1.1" 200 5', (TIME_US, "1.2.3.4", "GET", "/a b", "", {}, 1)),  # noqa: E501
@@ -215,7 +215,8 @@ def test_most_lines_are_read_natively() -> None:
 
 @given(request=st.text(max_size=60))
 def test_any_request_line_is_split_without_error(request: str) -> None:
-    method, path = split_request(request)
+    method, target = split_request(request)
+    _, path = split_target(target)
     assert path == "" or path.startswith("/")
     assert method == method.upper()
 

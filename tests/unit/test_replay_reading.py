@@ -199,7 +199,7 @@ def test_a_small_file_that_unpacks_to_a_huge_one_stays_small_in_memory(
     import tracemalloc
 
     log = tmp_path / "log"
-    log.write_bytes(compress(bytes(64 << 20)))
+    log.write_bytes(compress(b"x" * (64 << 20)))
     tracemalloc.start()
     entries, tally = read_all(log, format="common")
     _, peak = tracemalloc.get_traced_memory()
@@ -242,6 +242,25 @@ def test_the_byte_order_mark_of_utf_8_is_not_part_of_a_log(tmp_path: Path) -> No
     for text in (LINE, "time,ip\n5,1.2.3.4", '{"time": 5, "ip": "1.2.3.4"}'):
         entries, tally = read_text(tmp_path, "\ufeff" + text)
         assert (len(entries), tally.count) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[LINE, LINE], ['{"time": 1768467600, "ip": "1.2.3.4"}'] * 2, ["time,client", "1768467600,1.2.3.4"]],
+    ids=["common", "json", "csv"],
+)
+@pytest.mark.parametrize("nuls", [1, 70_000, (1 << 20) - 1, 9 << 20])
+def test_nul_bytes_at_the_start_of_lines_are_skipped(tmp_path: Path, lines: list[str], nuls: int) -> None:
+    hole, text = b"\0" * nuls, [line.encode() for line in lines]
+    plain, plain_tally = read_text(tmp_path, b"\n".join(text))
+    entries, tally = read_text(tmp_path, hole + text[0] + b"\n" + hole + text[1] + b"\n" + hole)
+    assert (entries, tally.shown) == (plain, plain_tally.shown)
+    assert {entry[1] for entry in entries} == {"1.2.3.4"}
+
+
+def test_a_log_of_nul_bytes_alone_is_empty(tmp_path: Path) -> None:
+    entries, tally = read_text(tmp_path, b"\0" * 5000)
+    assert (entries, tally.count, len(tally.empty)) == ([], 0, 1)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -605,3 +624,28 @@ def test_only_entries_in_the_span_are_judged(tmp_path: Path) -> None:
     summed = summary(replayed(log, span=Span(10_000_000, 20_000_000)), 5)
     assert (summed["requests"], summed["outside"]) == (10, 90)
     assert (summed["first"], summed["last"]) == ("1970-01-01T00:00:10Z", "1970-01-01T00:00:19Z")
+
+
+TARGETS = ["http://Shop.example:80/a?b", "HTTP://Shop.example:80?b", "http://Shop.example:80"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_whole_url_in_a_request_names_the_host(tmp_path: Path, target: str) -> None:
+    line = LINE.replace("/a", target)
+    as_json = json.dumps({"time": 1431857103, "ip": "1.2.3.4", "request": f"GET {target} HTTP/1.1"})
+    as_url = json.dumps({"time": 1431857103, "ip": "1.2.3.4", "url": target})
+    rule = {"name": "shop", "match": {"host": "shop.example"}, "by": ["ip"], "limits": "2/minute log"}
+    for text in (line, as_json, as_url):
+        ((*_, path, host, _, _),), _ = read_text(tmp_path, text)
+        assert host == "Shop.example:80"
+        assert path.startswith("/")
+        assert replayed(tmp_path / "log", policy={"version": 1, "rules": [rule]}).results[0].rules[0].matched == 1
+
+
+def test_a_host_of_its_own_in_a_log_comes_before_that_of_a_url(tmp_path: Path) -> None:
+    for text in (
+        f"a.example:80 {LINE.replace('/a', TARGETS[0])}",
+        json.dumps({"time": 1431857103, "ip": "1.2.3.4", "url": TARGETS[0], "vhost": "a.example"}),
+    ):
+        ((*_, host, _, _),), _ = read_text(tmp_path, text)
+        assert host == "a.example"

@@ -56,6 +56,7 @@ _IS_ADDRESS = re.compile(_ADDRESS)
 _CLIENT_AT_END = re.compile(rf"\s({_ADDRESS}) \S+ \S+ $")
 
 _PORT = re.compile(r":\d+$|^-$")
+_HOST_END = re.compile(r"[/?#]")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
 
@@ -119,37 +120,38 @@ def words_before_clients(lines: Iterable[str]) -> str:
 
 
 def split_request(request: str) -> tuple[str, str]:
-    """The method and the path of a request line; "" for a missing one."""
+    """The method and the target of a request line; "" for a missing one."""
     parts = request.split(" ")
     method = parts[0].upper() if _METHOD.fullmatch(parts[0]) else ""
     if not method or len(parts) < 2:
         return method, ""
-    target = " ".join(parts[1:-1]) if len(parts) > 2 and parts[-1].startswith("HTTP/") else parts[1]
-    return method, path_of(target)
+    return method, " ".join(parts[1:-1]) if len(parts) > 2 and parts[-1].startswith("HTTP/") else parts[1]
 
 
-def path_of(target: str) -> str:
-    """The path and query of a request target, which may be a whole URL; "" if it has none."""
+def split_target(target: str) -> tuple[str, str]:
+    """The host, and the path and query, of a request target, which may be a whole URL; "" for what it has not."""
     if target.startswith("/"):
-        return target
+        return "", target
     _, scheme, rest = target.partition("://")
     if not scheme:
-        return ""
+        return "", ""
+    host = _HOST_END.split(rest, maxsplit=1)[0]
     slash = rest.find("/")
-    return rest[slash:] if slash >= 0 else "/"
+    return host, rest[slash:] if slash >= 0 else "/"
 
 
 def _read_fully(line: str, read_time: TimeReader, headers: Mapping[str, str], costs: CostFields) -> Entry:
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
     match = _match(UNIX + line if line.startswith(_EMPTY_ADDRESS) else line)
-    method, path = split_request(_unescape(match["request"]))
+    method, target = split_request(_unescape(match["request"]))
+    named_host, path = split_target(target)
     found_headers = {}
     for name, field in headers.items():
         value = _field(match, field)
         if value and value != "-":
             found_headers[name] = _unescape(value)
-    host = _PORT.sub("", _field(match, "vhost") or "")
+    host = _PORT.sub("", _field(match, "vhost") or "") or named_host
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
     return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found_headers, cost)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from headgate.replay.common_log import path_of, split_request
+from headgate.replay.common_log import split_request, split_target
 from headgate.replay.entries import LONGEST_LINE, Entry, LogCost, Unreadable, peer_of
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.times import TimeReader, is_clock
@@ -82,13 +82,14 @@ def entry_of(
     if isinstance(request, str) and not (method and path):
         request_method, request_path = split_request(request)
         method, path = method or request_method, path or request_path
-    host = str(roles.get("host") or "")
+    named_host, path = split_target(path)
+    host = str(roles.get("host") or named_host)
     client = peer_of(str(roles.get("client") or ""))
     time = _time_text(roles["time"])
     day = roles.get("date")
     if day and is_clock(time):
         time = f"{_time_text(day)} {time}"
-    return (read_time(time), client, method.upper(), path_of(path), host, headers, cost)
+    return (read_time(time), client, method.upper(), path, host, headers, cost)
 
 
 def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]) -> Callable[[str], Entry]:

@@ -18,6 +18,7 @@ from headgate.replay.common_log import FIELDS, common_reader, read_block, words_
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unreadable, UnreadLine
 from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_reader
+from headgate.replay.holes import without_holes
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.pipes import copy_pipe, standard_input
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
@@ -83,11 +84,12 @@ class Log:
         calendar = self._calendar()
         reading = replace(self._reading, read_time=self._reading.read_time.of_log(calendar))
         with self.path.open("rb") as raw:
-            chunks = self._chunks(raw, progress)
+            chunks = without_holes(self._chunks(raw, progress))
             try:
                 first = self._first_chunk(chunks)
                 # A short first chunk may end within the first line, which the format is detected from.
-                second = b"" if len(first) >= CHUNK or b"\n" in first else next(chunks, b"")
+                while len(first) < CHUNK and b"\n" not in first and (more := next(chunks, b"")):
+                    first += more
             except Damaged as error:
                 tally.damaged.append(UnreadLine(self.name, 1, str(error), ""))
                 return
@@ -101,7 +103,7 @@ class Log:
                 )
             if kind == "common" and (words := words_before_clients(_sample(first))):
                 raise ConfigError(f"{self.name}: lines begin with {words!r:.80} before the client: cut that off")
-            blocks = self._blocks(chain([first, second], chunks), tally)
+            blocks = self._blocks(chain([first], chunks), tally)
             if kind in ("csv", "tsv"):
                 rows = self._rows(reading, blocks, kind, first, tally)
                 while block := list(islice(rows, _ROWS)):
@@ -114,8 +116,7 @@ class Log:
     def _calendar(self) -> Calendar:
         if self._reading.calendar is not None:
             return self._reading.calendar()
-        zone = self._reading.read_time.zone
-        return Calendar(last=datetime.fromtimestamp(self.path.stat().st_mtime, zone).date())
+        return Calendar(last=datetime.fromtimestamp(self.path.stat().st_mtime, self._reading.read_time.zone).date())
 
     def _first_chunk(self, chunks: Iterator[bytes]) -> bytes:
         """The first chunk, without the byte order mark that some programs write before UTF-8."""
