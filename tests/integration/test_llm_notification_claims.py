@@ -78,12 +78,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"shared://{tmp_path}/zone?size=4MiB"
 
 
-def policy(receiver: Receiver, namespace: str = "llm") -> dict[str, Any]:
+def policy(receiver: Receiver, namespace: str = "llm", limit: str = "10 usd/day in UTC") -> dict[str, Any]:
     return {
         "version": 1,
         "namespace": namespace,
         "llm": {"prices": {"m": {"input": "1", "output": "10"}}, "hold": "max", "webhook": receiver.url},
-        "rules": [{"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%"}],
+        "rules": [{"name": "team", "by": ["team"], "limits": limit, "warn": "50%"}],
     }
 
 
@@ -100,6 +100,26 @@ def test_gates_that_share_a_store_notify_a_webhook_once_until_the_limit_is_resto
         clock.advance(DAY_US)
         for gate in gates:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=300_000)
+        assert receiver.teams(1) == ["red"]
+
+
+def test_a_limit_that_stays_used_is_claimed_as_long_whichever_gate_sees_it(store: str, receiver: Receiver) -> None:
+    clock = ManualClock(20_000 * DAY_US)
+    of = policy(receiver, "stays", limit="10 usd/day bucket")
+    with ExitStack() as stack:
+        gates = [stack.enter_context(LlmGate(of, store=store, clock=clock)) for _ in range(3)]
+        for gate in gates[:2]:
+            assert gate.reserve("m", team="red", input_tokens=0, max_tokens=400_000)
+        assert receiver.teams(1) == ["red"]
+        for _ in range(4):  # longer than the first claim
+            clock.advance(DAY_US // 3)
+            assert gates[1].reserve("m", team="red", input_tokens=0, max_tokens=333_333).warnings
+            assert receiver.teams(0) == []
+        clock.advance(DAY_US // 10)
+        assert gates[2].reserve("m", team="red", input_tokens=0, max_tokens=100_000).warnings
+        assert receiver.teams(0) == []
+        clock.advance(2 * DAY_US)
+        assert gates[2].reserve("m", team="red", input_tokens=0, max_tokens=600_000)
         assert receiver.teams(1) == ["red"]
 
 

@@ -696,6 +696,34 @@ def test_a_webhook_is_notified_once_of_each_soft_limit_until_that_is_unused_agai
     ]
 
 
+@pytest.mark.parametrize(
+    ("limit", "first", "hourly"),
+    [("10 usd/day bucket", 800_000, 41_000), ("10 usd/day counter", 300_000, 20_000)],
+)
+def test_a_webhook_is_notified_once_of_a_limit_that_stays_used(limit: str, first: int, hourly: int) -> None:
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        rule = {"name": "team", "by": ["team"], "limits": limit, "warn": "20%", "hold": "max"}
+        clock = ManualClock()
+        gate = gate_of(rule, clock=clock, webhook=f"http://127.0.0.1:{server.server_port}/budgets")
+        assert gate.reserve("m", team="red", input_tokens=0, max_tokens=first)
+        for _ in range(24 * 5):
+            clock.advance(3_600_000_000)
+            call = gate.reserve("m", team="red", input_tokens=0, max_tokens=hourly)
+            assert call and call.warnings
+        assert gate.reserve("m", team="blue", input_tokens=0, max_tokens=600_000)
+        received = [Hook.received.get(timeout=30)["team"] for _ in range(2)]
+        clock.advance(3 * 24 * 3_600_000_000)
+        assert gate.reserve("m", team="red", input_tokens=0, max_tokens=600_000)
+        assert Hook.received.get(timeout=30)["team"] == "red"
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert received == ["red", "blue"]
+    assert Hook.received.empty()
+
+
 def test_a_webhook_starts_once_the_system_has_resources_for_its_thread() -> None:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()

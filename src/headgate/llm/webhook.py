@@ -1,4 +1,4 @@
-"""Reports reached soft limits to a URL: each once until its limit has reset, and never in the thread of a call.
+"""Reports reached soft limits to a URL: each once while its limit stays used, and never in the thread of a call.
 
 Of the processes that share a store, one reports each soft limit.
 """
@@ -13,6 +13,7 @@ from collections import OrderedDict
 from http.client import HTTPException
 from queue import Empty, Full, Queue
 from threading import Thread
+from typing import NamedTuple
 from urllib.error import HTTPError
 
 from headgate.amounts import number_text
@@ -30,6 +31,13 @@ _IDLE_S = 30
 """The thread ends when it has had nothing to send for this time."""
 
 
+class _Reported(NamedTuple):
+    """When a soft limit may be reported again, and until when this process has claimed that."""
+
+    until_us: int
+    claimed_us: int
+
+
 class Webhook:
     """Sends soft limits to a URL as JSON, one POST each, from a thread of its own.
 
@@ -41,10 +49,12 @@ class Webhook:
         self.url = url
         self._clock = clock
         self._claims = claims
-        self._reported: OrderedDict[tuple[str, ...], int] = OrderedDict()
-        """The soft limits that this process has reported, or that are waiting, and when each may be reported again."""
+        self._reported: OrderedDict[tuple[str, ...], _Reported] = OrderedDict()
+        """The soft limits that this process has reported, or that are waiting."""
 
-        self._waiting: Queue[SoftLimit] = Queue(_MOST_WAITING)
+        self._waiting: Queue[tuple[SoftLimit, bool]] = Queue(_MOST_WAITING)
+        """Soft limits, and whether each is to be reported; otherwise it is only claimed for longer."""
+
         self._lock = ProcessLock()
         self._process = 0
         """The id of the process that has the thread; 0 if there is no thread."""
@@ -53,22 +63,34 @@ class Webhook:
         """Report those of these soft limits that were not reported yet; never waits."""
         now_us = self._clock.now_us()
         for limit in limits:
-            name = _name(limit)
             with self._lock.current:
-                if self._reported.get(name, 0) > now_us:
+                is_new, claims = self._note(limit, now_us)
+                if not (is_new or claims):
                     continue
-                self._reported[name] = now_us + limit.reset_after_us
-                self._reported.move_to_end(name)
-                if len(self._reported) > _MOST_REMEMBERED:
-                    self._reported.popitem(last=False)
                 try:
-                    self._waiting.put_nowait(limit)
+                    self._waiting.put_nowait((limit, is_new))
                 except Full:
                     continue
                 starts = self._process != os.getpid()
                 self._process = os.getpid()
             if starts:
                 self._start()
+
+    def _note(self, limit: SoftLimit, now_us: int) -> tuple[bool, bool]:
+        """Note that a limit is used; return whether to report it, and whether to claim it for longer.
+
+        A bucket or a sliding window in constant use never resets: each time that it is seen, the time until it may be
+        reported again starts afresh. Claims follow by steps, since the store has to be asked.
+        """
+        name, until_us = _name(limit), now_us + limit.reset_after_us
+        reported = self._reported.pop(name, None)
+        is_new = reported is None or reported.until_us <= now_us
+        claimed_us = until_us if reported is None or is_new else reported.claimed_us
+        claims = self._claims.is_shared and until_us - claimed_us > limit.reset_after_us // 4
+        self._reported[name] = _Reported(until_us, until_us if claims else claimed_us)
+        if len(self._reported) > _MOST_REMEMBERED:
+            self._reported.popitem(last=False)
+        return is_new, claims
 
     def _start(self) -> None:
         # Without the lock: starting a greenlet lets others run, and these would wait for the lock for ever.
@@ -80,14 +102,14 @@ class Webhook:
     def _send_all(self) -> None:
         while True:
             try:
-                limit = self._waiting.get(timeout=_IDLE_S)
+                limit, is_new = self._waiting.get(timeout=_IDLE_S)
             except Empty:
                 with self._lock.current:
                     if self._waiting.empty():
                         self._process = 0
                         return
                 continue
-            if not self._claims.claim(_name(limit), limit.reset_after_us):
+            if not (self._claims.claim(_name(limit), limit.reset_after_us) and is_new):
                 continue
             try:
                 self._send(limit)
