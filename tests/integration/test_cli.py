@@ -277,13 +277,14 @@ def test_replay_replaces_no_file_but_an_older_page(log: Path, tmp_path: Path) ->
     assert f"there is no directory {tmp_path / 'none'}" in result.stderr
 
 
-def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", ["X-API-Key", "x_api_key"])
+def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path, header: str) -> None:
     log = tmp_path / "log.csv"
     log.write_text(
         "when,who,url,key\n" + "".join(f"{second},1.1.1.1,/api/search/x,k{second % 2}\n" for second in range(8))
     )
     result = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--field", "time=when", "--field",
-                        "client=who", "--header", "X-API-Key=key")  # fmt: skip
+                        "client=who", "--header", f"{header}=key")  # fmt: skip
     search = json.loads(result.stdout)["rules"][1]
     assert (search["matched"], search["keys"]) == (8, 2)
 

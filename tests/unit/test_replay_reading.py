@@ -649,3 +649,23 @@ def test_a_host_of_its_own_in_a_log_comes_before_that_of_a_url(tmp_path: Path) -
     ):
         ((*_, host, _, _),), _ = read_text(tmp_path, text)
         assert host == "a.example"
+
+
+def test_the_header_host_of_a_log_is_the_host_of_a_request(tmp_path: Path) -> None:
+    rule = {"name": "shop", "match": {"host": "shop.example"}, "by": ["ip"], "limits": "2/minute log"}
+    policy = {"version": 1, "rules": [rule]}
+    as_json = json.dumps({"time": 1431857103, "ip": "1.2.3.4", "agent": "shop.example:443", "url": "http://b/a"})
+    for text in (f'{LINE} "-" "shop.example"', as_json, "time,ip,agent\n1431857103,1.2.3.4,shop.example"):
+        (tmp_path / "log").write_text(text)
+        outcome = replayed(tmp_path / "log", policy=policy, headers={"host": "agent"})
+        assert outcome.results[0].rules[0].matched == 1
+
+
+@pytest.mark.parametrize("field", ["user", "headers.user", "request.headers.user"])
+def test_of_a_list_of_values_the_first_is_read(tmp_path: Path, field: str) -> None:
+    nested: Any = ["ann"]
+    for name in reversed(field.split(".")):
+        nested = {name: nested}
+    text = json.dumps({"time": 1431857103, "ip": "1.2.3.4", **nested})
+    ((*_, headers, _),), _ = read_text(tmp_path, text, headers={"x-user": field})
+    assert headers == {"x-user": "ann"}

@@ -24,6 +24,7 @@ from headgate.cli.output_files import write_report
 from headgate.cli.policies import display_name, policy_of
 from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
+from headgate.policy.headers import header_name
 from headgate.replay.fielded_log import KNOWN_NAMES
 from headgate.replay.replay import ALWAYS, Span, replay
 from headgate.replay.sources import FORMATS, Format, Reading, open_logs
@@ -63,7 +64,7 @@ def run_replay(
         format=format,
         fields=role_fields,
         units=units,
-        headers={name.lower(): field for name, field in _pairs("header", headers, None).items()},
+        headers={header_name(name): field for name, field in _pairs("header", headers, None).items()},
         read_time=read_time,
         calendar=None if date is None else _calendar(date),
     )

@@ -151,7 +151,7 @@ def _read_fully(line: str, read_time: TimeReader, headers: Mapping[str, str], co
         value = _field(match, field)
         if value and value != "-":
             found_headers[name] = _unescape(value)
-    host = _PORT.sub("", _field(match, "vhost") or "") or named_host
+    host = _PORT.sub("", _field(match, "vhost") or "") or found_headers.get("host") or named_host
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
     return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found_headers, cost)
 

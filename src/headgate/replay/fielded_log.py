@@ -83,7 +83,7 @@ def entry_of(
         request_method, request_path = split_request(request)
         method, path = method or request_method, path or request_path
     named_host, path = split_target(path)
-    host = str(roles.get("host") or named_host)
+    host = str(roles.get("host") or headers.get("host") or named_host)
     client = peer_of(str(roles.get("client") or ""))
     time = _time_text(roles["time"])
     day = roles.get("date")
@@ -177,14 +177,14 @@ def _flatten(value: Mapping[str, Any]) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, content in value.items():
         if not isinstance(content, dict):
-            flat[name] = content
+            flat[name] = _first_value(content)
             continue
         for inner, inner_content in content.items():
             if isinstance(inner_content, dict):
                 for innermost, last in inner_content.items():
                     flat[f"{name}.{inner}.{innermost}"] = _first_value(last)
             else:
-                flat[f"{name}.{inner}"] = inner_content
+                flat[f"{name}.{inner}"] = _first_value(inner_content)
     return flat
 
 

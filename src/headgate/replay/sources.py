@@ -39,7 +39,7 @@ _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The options for reading logs. `headers` maps names of headers, in lower case, to fields of the log."""
+    """The options for reading logs. `headers` maps names of headers, as `header_name` has them, to its fields."""
 
     format: Format = "auto"
     fields: Mapping[str, str] = field(default_factory=dict)
