@@ -669,3 +669,20 @@ def test_of_a_list_of_values_the_first_is_read(tmp_path: Path, field: str) -> No
     text = json.dumps({"time": 1431857103, "ip": "1.2.3.4", **nested})
     ((*_, headers, _),), _ = read_text(tmp_path, text, headers={"x-user": field})
     assert headers == {"x-user": "ann"}
+
+
+@pytest.mark.parametrize("client", ["remote_addr", "who"])
+def test_a_field_host_beside_a_client_is_the_host(tmp_path: Path, client: str) -> None:
+    fields = {"client": client} if client == "who" else {}
+    as_json = json.dumps({"time": 1431857103, client: "1.2.3.4", "host": "shop.example"})
+    for text in (as_json, f"time,Host,{client}\n1431857103,shop.example,1.2.3.4"):
+        ((_, found, _, _, host, _, _),), _ = read_text(tmp_path, text, fields=fields, format="auto")
+        assert (found, host) == ("1.2.3.4", "shop.example")
+    for field in ('"vhost": "own.example"', '"url": "http://own.example/"'):
+        ((*_, host, _, _),), _ = read_text(tmp_path, f"{as_json[:-1]}, {field}}}", fields=fields)
+        assert host == "own.example"
+
+
+def test_a_field_host_that_is_the_client_is_not_the_host(tmp_path: Path) -> None:
+    ((_, client, _, _, host, _, _),), _ = read_text(tmp_path, "time,host\n1431857103,1.2.3.4")
+    assert (client, host) == ("1.2.3.4", "")

@@ -43,6 +43,10 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 """The usual names of fields, in any case; the first one that a log has is used. A cost is always configured."""
 
 
+_PROBABLE_HOST = "probable host"
+"""The role of a field `host` in a log that has another client: it is the host, or the name of the server's machine."""
+
+
 class FieldNames:
     """Finds the fields of a log by their roles: by configured names first, then by the usual ones.
 
@@ -65,6 +69,10 @@ class FieldNames:
             if name is not None:
                 resolved[role] = name
                 self.absent.pop(role, None)
+        if "client" in resolved and "host" not in self._configured:
+            host = by_lower.get("host")  # a log without another client may call it `host`
+            if host is not None and host not in resolved.values():
+                resolved[_PROBABLE_HOST] = host
         if resolved.get("date") == resolved.get("time"):
             resolved.pop("date", None)
         return resolved
@@ -83,7 +91,7 @@ def entry_of(
         request_method, request_path = split_request(request)
         method, path = method or request_method, path or request_path
     named_host, path = split_target(path)
-    host = str(roles.get("host") or headers.get("host") or named_host)
+    host = str(roles.get("host") or headers.get("host") or named_host or roles.get(_PROBABLE_HOST) or "")
     client = peer_of(str(roles.get("client") or ""))
     time = _time_text(roles["time"])
     day = roles.get("date")
