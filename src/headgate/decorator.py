@@ -179,7 +179,7 @@ class CallLimit:
     def _keyed_by(self, function: Callable[..., Any]) -> CallLimit:
         unwrapped = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
         named = unwrapped if hasattr(unwrapped, "__qualname__") else type(unwrapped)
-        name = f"{named.__module__}.{named.__qualname__}"
+        name = f"{getattr(named, '__module__', None)}.{named.__qualname__}"  # a method of `str` has no module
         return replace(self, key=name)
 
 

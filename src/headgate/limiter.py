@@ -7,6 +7,7 @@ but the way they wait.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -538,6 +539,8 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
             return function
         if gives_coroutine(function):
             return as_coroutine_function(function)
+        if is_async_generator_function(inspect.unwrap(function)):
+            raise ConfigError(f"{name_of(function)} gives an async generator: put limit next to that")
         raise ConfigError(f"{name_of(function)} is not async: use Limiter")
 
     async def close(self) -> None:

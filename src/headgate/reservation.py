@@ -16,7 +16,7 @@ from headgate import collector, core, heartbeat
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.drive import NEEDS_ASYNCIO, answered, answered_in_any_case, begun, is_on_asyncio
-from headgate.errors import ConfigError, HeadgateError, RateLimited, StoreError
+from headgate.errors import ArgumentError, ConfigError, HeadgateError, RateLimited, StoreError
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of
 
 log = logging.getLogger("headgate")
@@ -154,8 +154,7 @@ class AsyncReservation(_Held):
         return extension
 
     async def __aenter__(self) -> AsyncReservation:
-        if not self:
-            raise RateLimited(self.decision)
+        _check_held(self)
         if not is_on_asyncio():
             await self.cancel()
             raise ConfigError(NEEDS_ASYNCIO)
@@ -210,10 +209,17 @@ if not TYPE_CHECKING and core.native is not None:
     Reservation = core.native.Reservation
 
 
-def enter(reservation: Reservation) -> Reservation:
-    """Begin a `with` block."""
+def _check_held(reservation: Reservation | AsyncReservation) -> None:
+    """Raise RateLimited for a reservation that was refused, and ArgumentError for one that holds nothing any more."""
     if not reservation:
         raise RateLimited(reservation.decision)
+    if reservation.settled:
+        raise ArgumentError("the reservation is settled, so the block would run without what it held: reserve again")
+
+
+def enter(reservation: Reservation) -> Reservation:
+    """Begin a `with` block."""
+    _check_held(reservation)
     try:
         heartbeat.start(reservation)
     except BaseException as error:  # a signal handler raised during it: the block does not begin

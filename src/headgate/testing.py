@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from headgate.keys import check_now
+from headgate.errors import ArgumentError, kind_of
+from headgate.keys import check_now, whole_number
 
 _START_US = 1_800_000_000_000_000
 """2027-01-15 08:00:00 UTC, a moment that is near no window's border."""
@@ -31,7 +32,9 @@ class ManualClock:
         self._now_us = check_now(now_us)
 
     def advance(self, duration_us: int) -> None:
-        """Move the clock forward, by a negative duration back."""
+        """Move the clock forward, by a negative duration back; raises ArgumentError for no number of microseconds."""
+        if whole_number(duration_us) is None:
+            raise ArgumentError(f"a duration is a whole number of microseconds, not {kind_of(duration_us)}")
         with self._lock:
             self._now_us = check_now(self._now_us + duration_us)
 

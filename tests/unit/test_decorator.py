@@ -217,10 +217,12 @@ def test_methods_of_every_kind_partial_functions_and_objects_are_limited(core: s
         async def __call__(self, value: int) -> int:
             return value + 1
 
+    upper = limiter.limit()(str.upper)
     partial = limiter.limit()(functools.partial(pow, 2))
     adder = limiter.limit()(Adder())
-    assert (Service.static(), Service.of_class(), partial(3), asyncio.run(adder(1))) == (1, "Service", 8, 2)
-    for call in (Service.static, Service.of_class, lambda: partial(3), lambda: asyncio.run(adder(1))):
+    calls = (Service.static, Service.of_class, lambda: partial(3), lambda: asyncio.run(adder(1)), lambda: upper("a"))
+    assert [call() for call in calls] == [1, "Service", 8, 2, "A"]
+    for call in calls:
         with pytest.raises(RateLimited):
             call()
 
@@ -291,6 +293,16 @@ def test_invalid_options_are_refused_where_they_are_written(core: str) -> None:
 
         @make_async(core, "1/hour").limit("key")
         def work() -> None: ...
+
+    async def values() -> AsyncIterator[int]:
+        yield 1
+
+    @functools.wraps(values)
+    def wrapped() -> Any:
+        return values()
+
+    with pytest.raises(ConfigError, match="values gives an async generator: put limit next to that"):
+        make_async(core, "1/hour").limit("key")(wrapped)
 
 
 def test_a_key_made_from_the_arguments_that_is_none_is_an_error_not_a_free_pass(core: str) -> None:

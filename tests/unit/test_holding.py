@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from copy import copy, deepcopy
 from typing import Any
 
 import pytest
 
-from headgate import ArgumentError, ConfigError, ConflictingId, Limiter, RateLimited
+from headgate import ArgumentError, AsyncLimiter, ConfigError, ConflictingId, Limiter, MemoryStore, RateLimited
 from headgate.decision import NamedLimit, name_limits
 from headgate.holding import Hold, whole_id
 from headgate.limit_text import parse_limits
@@ -636,6 +637,26 @@ def test_a_with_block_settles_its_hold(holding_kind: str) -> None:
     with pytest.raises(RateLimited) as refused, limiter.reserve("key", 4):
         raise AssertionError
     assert refused.value.decision.retry_after_us is None
+
+
+def test_a_settled_hold_begins_no_further_block(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "1 concurrent", ManualClock())
+    held = limiter.reserve("key")
+    with held:
+        pass
+    with pytest.raises(ArgumentError, match="the reservation is settled, so the block would run without"), held:
+        raise AssertionError
+    assert left(limiter) == [1]
+
+    async def enter_twice() -> None:
+        held = await AsyncLimiter("1 concurrent", store=MemoryStore()).reserve("key")
+        async with held:
+            pass
+        with pytest.raises(ArgumentError, match="the reservation is settled"):
+            async with held:
+                raise AssertionError
+
+    asyncio.run(enter_twice())
 
 
 def test_a_hold_is_shown_without_its_key(holding_kind: str) -> None:

@@ -181,3 +181,13 @@ def test_an_invalid_moment_is_refused_by_name(check: Any, bad: Any, message: str
         check(bad)
     assert check(0) == 0
     assert check(LARGEST) == LARGEST
+
+
+def test_a_manual_clock_moves_by_whole_microseconds() -> None:
+    clock = ManualClock(5)
+    invalid: Any
+    for invalid, kind in (("1", "a str"), (True, "a bool"), (None, "None"), (1.0, "a float")):
+        with pytest.raises(ArgumentError, match=f"a duration is a whole number of microseconds, not {kind}"):
+            clock.advance(invalid)
+    clock.advance(-2)
+    assert clock.now_us() == 3
