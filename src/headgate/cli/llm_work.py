@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from headgate.cli import options
+from headgate.cli.standard_output import discard_if_closed
 from headgate.errors import ConfigError
 
 
@@ -71,6 +72,7 @@ def work(policy: Path, **how: Any) -> None:
         raise click.UsageError("give --provider URL or --handler MODULE:NAME")
     if how["start"] > how["most"]:
         raise click.UsageError(f"--start is at most --most, not {how['start']} of {how['most']}")
+    discard_if_closed()  # a handler may print
     asyncio.run(_work(policy, how))
 
 

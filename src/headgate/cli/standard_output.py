@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 _NAME = "standard output"
@@ -39,3 +41,9 @@ def name_standard_output() -> None:
             encoding=stdout.encoding, errors=stdout.errors, newline="\n",
             line_buffering=stdout.line_buffering, write_through=stdout.write_through,
         )  # fmt: skip
+
+
+def discard_if_closed() -> None:
+    """Discard what is printed where stdout was closed, as Python does: for commands that run code of their users."""
+    if isinstance(sys.stdout, _Closed):
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
