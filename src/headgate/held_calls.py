@@ -75,7 +75,12 @@ class HeldCalls:
                 return result
             finally:
                 if not ends_later:
-                    _end_surely(reservation)
+                    # Inline: in a function of its own, a signal handler that raises as that begins would end nothing.
+                    try:
+                        end(reservation)
+                    except BaseException:  # a signal handler raised during it
+                        end(reservation)
+                        raise
 
         return limited
 
@@ -89,7 +94,11 @@ class HeldCalls:
                 heartbeat.start(reservation)
                 return (yield from function(*args, **kwargs))
             finally:
-                _end_surely(reservation)
+                try:
+                    end(reservation)
+                except BaseException:  # a signal handler raised during it
+                    end(reservation)
+                    raise
 
         return limited
 
@@ -168,16 +177,11 @@ def _values_in_place(values: Generator[Any, Any, Any], reservation: Reservation)
         yield None
         return (yield from values)
     finally:
-        _end_surely(reservation)
-
-
-def _end_surely(reservation: Reservation) -> None:
-    """`end`, also where a signal handler raises during it."""
-    try:
-        end(reservation)
-    except BaseException:
-        end(reservation)
-        raise
+        try:
+            end(reservation)
+        except BaseException:  # a signal handler raised during it
+            end(reservation)
+            raise
 
 
 Opened = Callable[

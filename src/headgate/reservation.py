@@ -21,6 +21,8 @@ from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of
 
 log = logging.getLogger("headgate")
 
+_SETTLED = "the reservation is settled, so the block would run without what it held: reserve again"
+
 
 class CountedHolds:
     """Settles holds by the units that their limits count: amounts have the form of costs.
@@ -154,7 +156,10 @@ class AsyncReservation(_Held):
         return extension
 
     async def __aenter__(self) -> AsyncReservation:
-        _check_held(self)
+        if not self:
+            raise RateLimited(self.decision)
+        if self.settled:
+            raise ArgumentError(_SETTLED)
         if not is_on_asyncio():
             await self.cancel()
             raise ConfigError(NEEDS_ASYNCIO)
@@ -209,17 +214,12 @@ if not TYPE_CHECKING and core.native is not None:
     Reservation = core.native.Reservation
 
 
-def _check_held(reservation: Reservation | AsyncReservation) -> None:
-    """Raise RateLimited for a reservation that was refused, and ArgumentError for one that holds nothing any more."""
+def enter(reservation: Reservation) -> Reservation:
+    """Begin a `with` block."""
     if not reservation:
         raise RateLimited(reservation.decision)
     if reservation.settled:
-        raise ArgumentError("the reservation is settled, so the block would run without what it held: reserve again")
-
-
-def enter(reservation: Reservation) -> Reservation:
-    """Begin a `with` block."""
-    _check_held(reservation)
+        raise ArgumentError(_SETTLED)
     try:
         heartbeat.start(reservation)
     except BaseException as error:  # a signal handler raised during it: the block does not begin

@@ -526,19 +526,20 @@ def test_a_decision_whose_script_looks_for_another_key_in_a_moving_slot_waits_un
 ) -> None:
     """A new log looks for the list of version 0.1, which a server that moves the slot takes for one that has moved."""
     nodes.wait_ok()
-    slot = key_slot(b"{moving}")
-    owner = nodes.owner_of(slot)
+    key = f"moves {next(_prefixes)}"
     with (
         Asker(colour, "9/week fixed; 9/day log", raw(nodes.url, timeout_s=5)) as asker,
         ThreadPoolExecutor(1) as threads,
     ):
-        assert asker.hit("moving").allowed
+        assert asker.hit(key).allowed
+        slot = _slot(asker, key)
+        owner = nodes.owner_of(slot)
         [name] = owner.cli("CLUSTER", "GETKEYSINSLOT", slot, 9)
         assert owner.cli("HDEL", name, "w0") == 1
         other = _other(nodes, owner)
         other.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", owner.cli("CLUSTER", "MYID"))
         owner.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", other.cli("CLUSTER", "MYID"))
-        pending = threads.submit(asker.hit, "moving")
+        pending = threads.submit(asker.hit, key)
         time.sleep(0.3)
         assert not pending.done()
         nodes.migrate_slot(slot, other)
