@@ -94,7 +94,7 @@ class HeldCalls:
                 heartbeat.start(reservation)
                 return (yield from function(*args, **kwargs))
             finally:
-                try:
+                try:  # inline, as in `around_plain`
                     end(reservation)
                 except BaseException:  # a signal handler raised during it
                     end(reservation)
@@ -177,7 +177,7 @@ def _values_in_place(values: Generator[Any, Any, Any], reservation: Reservation)
         yield None
         return (yield from values)
     finally:
-        try:
+        try:  # inline, as in `around_plain`
             end(reservation)
         except BaseException:  # a signal handler raised during it
             end(reservation)

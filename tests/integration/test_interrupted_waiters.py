@@ -143,7 +143,7 @@ def test_a_request_that_is_interrupted_anywhere_leaves_the_line_of_its_rule(
 
 
 @pytest.mark.parametrize("error", [TimeLimit, Alarm])
-@pytest.mark.parametrize("form", ["block", "function", "generator"])
+@pytest.mark.parametrize("form", ["block", "function", "generator", "wrapped generator"])
 def test_the_lease_of_an_interrupted_holder_is_not_extended_any_more(
     store: Store, error: type[BaseException], form: str
 ) -> None:
@@ -161,10 +161,16 @@ def test_the_lease_of_an_interrupted_holder_is_not_extended_any_more(
     def generator(key: str) -> Iterator[str]:
         yield key
 
+    @limiter.limit(key=lambda key: key, lease=600)
+    @Limiter("1000000/hour", store=store).limit(key="all")
+    def wrapped_generator(key: str) -> Iterator[str]:
+        yield key
+
     forms: dict[str, Callable[[str], object]] = {
         "block": block,
         "function": function,
         "generator": lambda key: list(generator(key)),
+        "wrapped generator": lambda key: list(wrapped_generator(key)),
     }
     for number in count(1):
         was_interrupted = interrupted(number, error, partial(forms[form], f"key {number}"))
