@@ -112,19 +112,22 @@ where
 {
     let places = limit(table, "places", Algorithm::Concurrent, 5);
     let rate = limit(table, "rate", Algorithm::FixedWindow, 1_000_000);
-    let (in_flight, most, held) = (AtomicI64::new(0), AtomicI64::new(0), AtomicUsize::new(0));
+    let (in_flight, most) = (AtomicI64::new(0), AtomicI64::new(0));
     thread::scope(|scope| {
         for thread in 0..4 {
-            let (places, rate, in_flight, most, held) = (&places, &rate, &in_flight, &most, &held);
+            let (places, rate, in_flight, most) = (&places, &rate, &in_flight, &most);
             scope.spawn(move || {
                 for number in 0..500_i64 {
                     let cost = (number + thread) % 3 + 1;
                     let own = format!("own {thread}");
                     let all = [check(table, places, "shared", cost), check(table, rate, &own, cost)];
-                    let Some(id) = hold(table, &all[..1 + number as usize % 2], HOUR_US, NOW_US + number) else {
-                        continue;
+                    // A thread may be stopped while it holds places, for as long as others need for all their tries.
+                    let id = loop {
+                        match hold(table, &all[..1 + number as usize % 2], HOUR_US, NOW_US + number) {
+                            Some(id) => break id,
+                            None => thread::yield_now(),
+                        }
                     };
-                    held.fetch_add(1, Ordering::Relaxed);
                     most.fetch_max(in_flight.fetch_add(cost, Ordering::SeqCst) + cost, Ordering::SeqCst);
                     thread::yield_now();
                     in_flight.fetch_sub(cost, Ordering::SeqCst);
@@ -133,7 +136,8 @@ where
             });
         }
     });
-    assert!(most.into_inner() <= 5 && held.into_inner() > 500);
+    let most = most.into_inner();
+    assert!(most <= 5, "{most} in flight");
     assert_eq!(remaining(table, &places, "shared", NOW_US), 5);
 }
 
