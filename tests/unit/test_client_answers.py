@@ -145,6 +145,14 @@ def expected(dialect: str, fields: dict[str, str], now_us: int) -> tuple[Announc
         ("RateLimit: nonsense=|RateLimit-Remaining: 1|RateLimit-Reset: 9", [("", 1, 9)]),
         ("X-RateLimit-Reset: 5", [("", None, 5)]),
         ("X-RateLimit-Remaining: 5", [("", 5, None)]),
+        # lists of several limits, and a field that two servers write
+        ("X-RateLimit-Remaining: 0, 14523|X-RateLimit-Reset: 1, 3600", [("", 0, 1), ("", 14523, 3600)]),
+        ("X-RateLimit-Limit: 50, 0|X-RateLimit-Remaining: 49, 0|X-RateLimit-Reset: 1, 3600", [("", 49, 1)]),
+        ("X-RateLimit-Limit: 0|X-RateLimit-Remaining: 0|X-RateLimit-Reset: 9", [("", 0, 9)]),
+        (
+            "X-RateLimit-Remaining: 0|X-RateLimit-Remaining: 7|X-RateLimit-Reset: Fri, 15 Jan 2027 08:00:09 GMT",
+            [("", 0, 9), ("", 7, None)],
+        ),
     ],
 )
 def test_each_dialect_is_read(fields: str, limits: list[tuple[str, int | None, float | None]]) -> None:
@@ -180,6 +188,8 @@ def pair(line: str) -> tuple[str, str]:
         "RateLimit: ",
         "RateLimit-Remaining: -1",
         "RateLimit-Remaining: many",
+        "X-RateLimit-Remaining: 0, many",
+        "X-RateLimit-Remaining: 0,",
         "X-RateLimit-Remaining: ٣",
         "X-RateLimit-Reset: soon",
         "X-RateLimit-Reset: -5",

@@ -9,7 +9,7 @@ ignored. Of several dialects in one response the most exact is read: the drafts 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from headgate.clock import SYSTEM_CLOCK
@@ -27,7 +27,7 @@ _REMAINING = re.compile(r"([0-9]{1,40})(?:\.[0-9]{1,40})?")
 _BETWEEN_WAITS = re.compile(r",(?=[ \t]*(?:[0-9.]+[ \t]*(?:,|\Z)|[A-Z]))")
 """A comma that ends a Retry-After before another one; an HTTP date has a comma of its own, before the day."""
 
-_NAME = re.compile(r"(?P<x>x-)?rate-?limit-(?P<what>remaining|reset-after|reset)(?:-(?P<of>.+))?")
+_NAME = re.compile(r"(?P<x>x-)?rate-?limit-(?P<what>limit|remaining|reset-after|reset)(?:-(?P<of>.+))?")
 _NAME_LAST = re.compile(r"(?P<x>[a-z0-9]+-)rate-?limit-(?P<of>.+)-(?P<what>remaining|reset)")
 _READ = frozenset(("retry-after", "retry-after-ms", "date", "age"))
 
@@ -197,24 +197,52 @@ def _limit_of_parameters(name: str, parameters: Parameters, remaining: str, rese
 
 
 def _limits_by_name(fields: dict[str, str], server_us: int, *, with_x: bool) -> list[AnnouncedLimit]:
-    """Parse fields of one number each: `X-RateLimit-Remaining`, `x-ratelimit-reset-tokens`, `RateLimit-Reset`."""
-    remaining: dict[str, int] = {}
-    resets: dict[str, int] = {}
+    """Parse fields of a number each: `X-RateLimit-Remaining`, `x-ratelimit-reset-tokens`, `RateLimit-Reset`.
+
+    Where they are lists, as `X-RateLimit-Remaining: 1, 14523` of a second and a month is, each member is a limit. Brave
+    Search, which sends them, means no limit by a 0 in the list `X-RateLimit-Limit`.
+    """
+    remaining: dict[tuple[str, int], int] = {}
+    resets: dict[tuple[str, int], int] = {}
+    unlimited: set[tuple[str, int]] = set()
     for name, text in fields.items():
         match = _NAME.fullmatch(name) or _NAME_LAST.fullmatch(name)
         if match is None or bool(match["x"]) != with_x:
             continue
         of = match["of"] or ""
-        if match["what"] == "remaining":
-            number = _REMAINING.fullmatch(text)
-            if number is not None:
-                remaining[of] = int(number[1])
+        if match["what"] == "limit":
+            read = _members(text, _units)
+            unlimited.update((of, place) for place, units in enumerate(read) if not units and len(read) > 1)
+        elif match["what"] == "remaining":
+            read = _members(text, _units)
+            remaining.update(((of, place), units) for place, units in enumerate(read))
         else:
-            reset_us = until_us(text, server_us)
-            if reset_us is not None and (match["what"] == "reset-after" or of not in resets):
-                resets[of] = reset_us
-    names = [*remaining, *(of for of in resets if of not in remaining)]
-    return [AnnouncedLimit(of, remaining.get(of), resets.get(of, resets.get(""))) for of in names]
+            read = _members(text, lambda member: until_us(member, server_us))
+            is_exact = match["what"] == "reset-after"
+            resets.update(
+                ((of, place), reset_us) for place, reset_us in enumerate(read) if is_exact or (of, place) not in resets
+            )
+    names = [*remaining, *(name for name in resets if name not in remaining)]
+    return [
+        AnnouncedLimit(of, remaining.get((of, place)), resets.get((of, place), resets.get(("", place))))
+        for of, place in names
+        if (of, place) not in unlimited
+    ]
+
+
+def _members(text: str, read: Callable[[str], int | None]) -> list[int]:
+    """Read a value, or each member of a list; empty if anything is malformed. An HTTP date has a comma of its own."""
+    whole = read(text)
+    if whole is not None:
+        return [whole]
+    members = [read(member.strip(" \t")) for member in text.split(",")]
+    known = [member for member in members if member is not None]
+    return known if len(known) == len(members) else []
+
+
+def _units(text: str) -> int | None:
+    number = _REMAINING.fullmatch(text)
+    return None if number is None else int(number[1])
 
 
 def _seconds(duration_us: int | None) -> float | None:
