@@ -296,6 +296,7 @@ def test_a_store_url_sets_its_bounds() -> None:
 BAD_URLS = [
     ("", "a store is one of memory://"),
     ("memory:", "a store is one of memory://"),
+    ("redis//hunter2@host", 'not a text without a scheme, which is not shown: did you mean "redis://"?'),
     ("mysql://root:hunter2@db/limits", "not 'mysql://***@db/limits'"),
     ("memory://host", 'the memory store is "memory://"'),
     ("memory://?max_key=5", 'not "max_key"'),

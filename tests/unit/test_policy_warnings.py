@@ -50,6 +50,11 @@ def test_a_limit_that_never_refuses_is_a_warning(text: str, message: str) -> Non
     assert warnings[0].startswith(f"rules[0].limits: {message}")
 
 
+def test_a_limit_of_a_shadow_rule_would_never_refuse() -> None:
+    [warning] = warnings_about("name: a, by: [ip], shadow: true, limits: 10/second; 1000/second")
+    assert warning.endswith('"1000/second" would never refuse: "10/second" would refuse first')
+
+
 @pytest.mark.parametrize(
     "text",
     ["10/second; 100/minute", "10/second burst 5; 20/second burst 3",

@@ -62,7 +62,8 @@ def _idle_limits(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
                 others = dict.fromkeys(other for other in limits if other != limit and other.of == limit.of)
                 covering = next((other for other in others if _covers(other, limit)), None)
                 if covering is not None:
-                    yield path, f'"{limit}" never refuses: "{covering}" refuses first'
+                    verbs = ("would never refuse", "would refuse") if rule.shadow else ("never refuses", "refuses")
+                    yield path, f'"{limit}" {verbs[0]}: "{covering}" {verbs[1]} first'
 
 
 def _rules_like_no_rule(policy: PolicyModel) -> Iterator[tuple[Path, str]]:

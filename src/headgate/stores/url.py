@@ -72,10 +72,10 @@ def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., S
 
 def _kind_shown(url: str) -> str:
     """The text in place of a scheme, with a similar scheme as a hint, without anything that may be a password."""
-    scheme = url.partition(":")[0].lower()
+    scheme = re.split("[:/]", url, maxsplit=1)[0].lower()
     near = get_close_matches(scheme, (*_KINDS, *_REDIS), n=1, cutoff=0.6)
     hint = f': did you mean "{near[0]}://"?' if near and not url.lower().startswith(f"{near[0]}://") else ""
-    return (repr(masked(url)) if masked(url) else "a text that begins otherwise") + hint
+    return (repr(masked(url)) if masked(url) else "a text without a scheme, which is not shown") + hint
 
 
 def _memory_options(url: str) -> dict[str, Any]:
