@@ -27,6 +27,9 @@ class RemoteStore(MemoryStore):
 
         class Limits:
             def __getattr__(self, name: str) -> Callable[..., Any]:
+                if not hasattr(bound, name):
+                    raise AttributeError(name)
+
                 def call(*arguments: Any, **options: Any) -> Any:
                     store.ping()
                     store.calls.append((name, *arguments))

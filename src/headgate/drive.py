@@ -94,6 +94,13 @@ async def drive_together(
     raised where that step was yielded. For generators that have begun, `first` has the answers to the steps that they
     have yielded.
     """
+    return await drive_async(together(generators, first), do)
+
+
+def together(
+    generators: Sequence[Generator[Any, Any, T]], first: Sequence[Any] | None = None
+) -> Generator[list[Any], Sequence[Any], list[T | Exception]]:
+    """Several generators as one, which yields the current steps of all; see `drive_together`."""
     results: list[Any] = [None] * len(generators)
     answers: list[tuple[int, Any]] = list(enumerate([None] * len(generators) if first is None else first))
     try:
@@ -110,11 +117,23 @@ async def drive_together(
                 else:
                     indexes.append(index)
                     steps.append(step)
-            answers = list(zip(indexes, await do(steps), strict=True)) if steps else []
+            answers = list(zip(indexes, (yield steps), strict=True)) if steps else []
     finally:
         for generator in generators:
             generator.close()
     return results
+
+
+def each(do: Callable[[Any], Any]) -> Callable[[Sequence[Any]], list[Any]]:
+    """Perform steps one after another; return the answers, with errors in their places."""
+
+    def answer_or_error(step: Any) -> Any:
+        try:
+            return do(step)
+        except Exception as error:
+            return error
+
+    return lambda steps: list(map(answer_or_error, steps))
 
 
 def nested(outer: Generator[Any, Any, T], inner: Callable[[Any], Generator[Any, Any, Any]]) -> Generator[Any, Any, T]:
@@ -136,7 +155,7 @@ def nested(outer: Generator[Any, Any, T], inner: Callable[[Any], Generator[Any, 
 
 
 def all_or_error(results: Sequence[T | Exception]) -> list[T]:
-    """The results of `drive_together`; raises the first error among them."""
+    """The results of `together`; raises the first error among them."""
     values = []
     for result in results:
         if isinstance(result, Exception):

@@ -66,6 +66,23 @@ def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_silen
     wait_for(lambda: decided(asker, keys[away]) == "", 20)
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_of_many_keys_those_of_a_silent_server_are_decided_without_it(nodes: Cluster, colour: str) -> None:
+    keys = keys_of(nodes)
+    away, *others = nodes.servers
+    all_keys = [keys[server] for server in (others[0], away, others[1])]
+    with Asker(colour, "1000/week bucket", f"{nodes.url}?timeout={int(DEADLINE_S * 1000)}ms") as asker:
+        wait_for(lambda: {decision.degraded for decision in asker.hit_many(all_keys)} == {""})
+        charged = 1000 - asker.peek(all_keys[0], 0).remaining
+        away.kill()
+        with timed() as took_s:
+            decisions = asker.hit_many(all_keys * 20)
+        assert [decision.degraded for decision in decisions] == ["", "local", ""] * 20
+        assert [decision.remaining for decision in decisions[-3:]] == [980 - charged, 980, 980 - charged]
+        assert took_s() < 20 * DEADLINE_S
+        assert asker.store.breaker.opened == 0
+
+
 def test_holds_that_were_not_sent_to_a_silent_server_are_settled_locally(nodes: Cluster, asker: Asker) -> None:
     key, away = keys_of(nodes)[nodes.servers[0]], nodes.servers[0]
     away.kill()

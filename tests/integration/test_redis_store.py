@@ -505,8 +505,10 @@ def test_a_key_of_another_program_does_not_cut_off_the_other_keys(server: Server
         degraded = [(asker.hit("bad").degraded, asker.hit("good").degraded) for _ in range(5)]
         degraded += [(asker.hit("bad").degraded, "") for _ in range(20)]
         degraded += [("local", asker.hit("good").degraded) for _ in range(20)]
+        together = [decision.degraded for decision in asker.hit_many(["good", "bad", "another"])]
     assert {bad for bad, _ in degraded} == {"local"}
     assert {good for _, good in degraded} == {""}
+    assert together == ["", "local", ""]
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -33,6 +33,9 @@ class Counting(MemoryStore):
 
         class CountingLimits:
             def __getattr__(self, name: str) -> Any:
+                if not hasattr(bound, name):
+                    raise AttributeError(name)
+
                 def call(*arguments: Any, **options: Any) -> Any:
                     store.calls += 1
                     return getattr(bound, name)(*arguments, **options)

@@ -314,7 +314,10 @@ def test_hits_of_many_keys_are_decided_by_the_store_and_end_remembered_refusals(
     assert guard.refusals.known
     bound.hit_many(["other"])
     assert guard.refusals.known, "the refusal of another key remains"
-    bound.hit_many(["key"])
+    before = len(store.calls)
+    assert not bound.hit_many(["key"])[0]
+    assert len(store.calls) == before, "it is repeated, too"
+    bound.hit_many(["key"], [0])
     assert not guard.refusals.known
 
 

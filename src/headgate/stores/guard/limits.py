@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
-from headgate.drive import all_or_error, drive, drive_async, drive_together, nested
+from headgate.drive import all_or_error, drive, drive_async, drive_together, each, nested, together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
@@ -180,22 +180,10 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         return self.decide(self._operation(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        all_keys, all_costs = checked_pairs(keys, costs)
-        if self._breaker.lets_through():
-            try:
-                decisions: PythonDecisions = self._bound.hit_many(all_keys, all_costs)
-            except StoreError as error:
-                self._breaker.failed(error)
-            else:
-                self._breaker.succeeded()
-                return decisions
-            finally:
-                if self._refusals.known:
-                    for key in all_keys:
-                        self._memory.charged((key,) * self._groups)
-        self._probe()
-        pairs = zip(all_keys, all_costs, strict=True)
-        return PythonDecisions(self._fallback.decide(self._operation(key, cost)) for key, cost in pairs)
+        pairs = zip(*checked_pairs(keys, costs), strict=True)
+        steps = together([self._deciding(self._operation(key, cost)) for key, cost in pairs])
+        decide_many = getattr(self._bound, "decide_many", None) or each(self._bound.decide)
+        return PythonDecisions(all_or_error(drive(steps, decide_many)))
 
     def decide(self, operation: Operation, /) -> Decision:
         return drive(self._deciding(operation), self._bound.decide)

@@ -17,8 +17,8 @@ from headgate.drive import drive
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_connection
 from headgate.stores.redis.commands import Command
-from headgate.stores.redis.errors import reply_or_raise
-from headgate.stores.redis.pool import ConnectionPool, execute_one_by_one
+from headgate.stores.redis.errors import execute_one_by_one, reply_or_raise
+from headgate.stores.redis.pool import ConnectionPool
 from headgate.stores.redis.silent_servers import NotSent
 from headgate.stores.redis.slot_map import PAUSE_S, RecordKey, SearchStep, SendTo, SlotMap
 from headgate.stores.redis.url import Address, RedisTarget

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import ssl
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from redis import exceptions
@@ -15,6 +16,7 @@ from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavai
 from headgate.stores.redis.tls_files import TlsFileError
 
 E = TypeVar("E", bound=BaseException)
+CommandT = TypeVar("CommandT")
 
 _TEMPORARY = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
@@ -124,6 +126,25 @@ def reply_or_raise(reply: Any) -> Any:
         finally:
             del reply  # see `without_frames`
     return reply
+
+
+def execute_one_by_one(
+    execute: Callable[[bytes | None, CommandT], Any], requests: Sequence[tuple[bytes | None, CommandT]]
+) -> list[Any]:
+    """Execute commands, each with its key, one by one; return their replies, with errors among them.
+
+    An error that concerns neither one command nor one server of a Cluster takes the place of all further replies.
+    """
+    replies: list[Any] = []
+    for key, command in requests:
+        try:
+            replies.append(execute(key, command))
+        except Exception as error:
+            replies.append(without_frames(error))
+            is_of_one_server = isinstance(error, StoreError) and error.server
+            if not (is_of_one_server or isinstance(error, exceptions.ResponseError)):
+                return replies + replies[-1:] * (len(requests) - len(replies))
+    return replies
 
 
 def no_connection_error(shown: str) -> StoreTimeout:

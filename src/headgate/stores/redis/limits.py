@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.clock import Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
-from headgate.drive import all_or_error, drive, drive_async, drive_together
+from headgate.drive import all_or_error, drive, drive_async, drive_together, together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key, check_now
@@ -105,7 +105,7 @@ class RedisLimits(_RedisLimits, BoundLimits):
 
     def __init__(self, link: SyncLink, commands: Commands, clock: Clock | None, turns: Turns) -> None:
         super().__init__(link, commands, clock)
-        self._run = link.run
+        self._run, self._run_many = link.run, link.run_many
         self.line = RedisLine(commands, self._holds, self._clock, turns, lambda steps: drive(steps, link.run))
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
@@ -117,12 +117,12 @@ class RedisLimits(_RedisLimits, BoundLimits):
         return self.decide(self._operation(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        operations = self._operations(keys, costs)
-        if self._commands.needs_several or not self._groups:
-            return PythonDecisions(map(self.decide, operations))
+        return PythonDecisions(all_or_error(self.decide_many(self._operations(keys, costs))))
+
+    def decide_many(self, operations: Sequence[Operation], /) -> list[Decision | Exception]:
+        """Decide operations together; an error is in the place of the answer that it prevented."""
         steps = [self._commands.decide(operation, self._clock) for operation in operations]
-        replies = self._link.run_all([next(generator) for generator in steps])
-        return PythonDecisions(self._rest(generator, reply) for generator, reply in zip(steps, replies, strict=True))
+        return drive(together(steps), self._run_many)
 
     def _rest(self, steps: ScriptSteps, reply: Any) -> Any:
         """Continue steps with the reply to the first and return their result; further calls are rare."""

@@ -273,19 +273,6 @@ class ConnectionPool:
                 self._waiting.popleft().serve(connection)
 
 
-def execute_one_by_one(
-    execute: Callable[[bytes | None, Command], Any], requests: Sequence[tuple[bytes | None, Command]]
-) -> list[Any]:
-    """Execute commands, each with its key, one by one; return their replies, with refusals as errors among them."""
-    replies: list[Any] = []
-    for key, command in requests:
-        try:
-            replies.append(execute(key, command))
-        except exceptions.ResponseError as error:
-            replies.append(without_frames(error))
-    return replies
-
-
 def _is_usable(connection: Any) -> bool:
     """Whether nothing waits to be read: where the server has closed the connection, the end of the stream does."""
     try:

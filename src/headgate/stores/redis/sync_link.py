@@ -10,14 +10,15 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError
 
+from headgate.drive import each
 from headgate.stores.redis.caller_cluster import CallerCluster
 from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.cluster import ClusterPools
 from headgate.stores.redis.commands import Command, ScriptCall
-from headgate.stores.redis.errors import reply_or_raise, store_error
+from headgate.stores.redis.errors import execute_one_by_one, reply_or_raise, store_error
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import FirstConnection, first_commands
-from headgate.stores.redis.pool import ConnectionPool, execute_one_by_one
+from headgate.stores.redis.pool import ConnectionPool
 from headgate.stores.redis.replies import check_reply
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.silent_servers import SilentServers
@@ -102,13 +103,20 @@ class SyncLink:
 
     def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """Call scripts together and return their replies."""
+        return [reply_or_raise(reply) for reply in self.run_many(calls)]
+
+    def run_many(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Call scripts together and return their replies, with errors in their places."""
+        replies: list[Any] = []
         try:
             if self._first is None:
-                return self._run_all(calls)
-            with self._first.established(self._connect):
-                return self._run_all(calls)
+                self._run_many(calls, replies)
+            else:
+                with self._first.established(self._connect):
+                    self._run_many(calls, replies)
         except _ERRORS as error:
-            raise store_error(error, self.shown) from error
+            replies += [self._converted(error)] * (len(calls) - len(replies))
+        return replies
 
     def execute(self, key: bytes | None, command: Command) -> Any:
         """Execute a command on the server that has a key (None: any server) and return its reply."""
@@ -159,15 +167,24 @@ class SyncLink:
         except NoScriptError:
             return execute(keys[0], ("EVAL", script.text, len(keys), *keys, *arguments))
 
-    def _run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        connections, replies = self._open_connections(), []
+    def _run_many(self, calls: Sequence[ScriptCall], replies: list[Any]) -> None:
+        """Append the reply to each call; raises the error of a connection, which no further call would escape."""
+        connections = self._open_connections()
         for start in range(0, len(calls), MOST_IN_A_WRITE):
             batch = calls[start : start + MOST_IN_A_WRITE]
             batch_replies = connections.execute_all([(call.keys[0], call.by_sha) for call in batch])
             for call, reply in zip(batch, batch_replies, strict=True):
                 # A script that is not there was not executed.
-                replies.append(self.run(call) if isinstance(reply, NoScriptError) else reply_or_raise(reply))
-        return replies
+                replies += each(self.run)([call]) if isinstance(reply, NoScriptError) else [self._converted(reply)]
+
+    def _converted(self, reply: Any) -> Any:
+        """A reply, or the StoreError of an error in its place."""
+        if not isinstance(reply, Exception):
+            return reply
+        error = store_error(reply, self.shown)
+        if error is not reply:
+            error.__cause__ = reply
+        return error
 
     def _connect(self) -> None:
         self._open_connections().open(first_commands(self._scripts), self._notice.check)
