@@ -31,6 +31,7 @@ class FakeServer:
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
         self._ended = False
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     @property
     def url(self) -> str:
@@ -38,17 +39,17 @@ class FakeServer:
 
     def __enter__(self) -> Self:
         self._listener.listen(128)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended = True
-        for each in [self._listener, *self._open]:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        _end(self._listener)
+        self._accepting.join()  # it may just have accepted another one
+        for client in self._open:
+            _end(client)
 
     def _accept(self) -> None:
         while not self._ended:
@@ -76,3 +77,9 @@ class FakeServer:
                         client.sendall(self.reply)
         except OSError:
             return
+
+
+def _end(opened: socket.socket) -> None:
+    with suppress(OSError):
+        opened.shutdown(socket.SHUT_RDWR)
+    opened.close()
