@@ -129,6 +129,39 @@ def test_limits_with_a_fallback_decide_locally_during_an_outage(caplog: pytest.L
     assert bound.reset(("key",) * 3) and not bound.reset(("key",) * 3)
 
 
+def test_of_many_keys_only_those_of_a_part_that_fails_are_decided_locally() -> None:
+    class InParts(Remote):
+        def bind(self, limits: Any, *, clock: Any = None) -> Any:
+            bound = MemoryStore.bind(self, limits, clock=clock)
+
+            class Limits:
+                def hit_many(self, keys: Any, costs: Any) -> Any:
+                    if "bad" in keys:
+                        bound.hit_many(keys[: keys.index("bad")])
+                        raise StoreTimeout("no answer in time")
+                    return bound.hit_many(keys, costs)
+
+                def decide(self, operation: Any) -> Any:
+                    if "bad" in operation.keys:
+                        raise StoreTimeout("no answer in time")
+                    return bound.decide(operation)
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(bound, name)
+
+            return Limits()
+
+    store = InParts()
+    store.up = False  # for its probes
+    bound: Any = fallback_limits(store)
+    keys = ["key", "bad", "other"]
+    assert [decision.degraded for decision in bound.hit_many(keys)] == ["local"] * 3
+    for used in (2, 3):
+        decisions = bound.hit_many(keys)
+        assert [decision.degraded for decision in decisions] == ["", "local", ""]
+        assert [remaining(decision)[0] for decision in decisions] == [9 - used, 9 - used, 10 - used]
+
+
 def reserving(name: str | None = None, costs: tuple[int, ...] = (2, 2, 2)) -> tuple[Operation, Hold]:
     return Operation(("key",) * 3, costs), Hold(name, 60_000_000)
 

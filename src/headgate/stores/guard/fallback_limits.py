@@ -17,7 +17,7 @@ from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
 from headgate.operation import Operation, Receipt
-from headgate.stores.guard.breaker import CLOSED, Breaker
+from headgate.stores.guard.breaker import CLOSED, OPEN, Breaker
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Fallback
 from headgate.stores.guard.holds import GuardedHolds
 from headgate.stores.guard.local_holds import LocalHolds
@@ -105,14 +105,15 @@ class FallbackLimits:
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         all_keys = list(keys)
         all_costs = paired_costs(len(all_keys), costs)
-        try:
-            return self.bound.hit_many(all_keys, all_costs)
-        except StoreError as error:
-            self._failed(error)
+        decide = self.decide  # while a part fails, each by itself: an error of a call does not tell what was charged
+        if self._breaker.state != OPEN:
+            try:
+                return self.bound.hit_many(all_keys, all_costs)
+            except StoreError as error:
+                self._failed(error)
+            decide = self._fallback.decide
         pairs = zip(all_keys, all_costs, strict=True)
-        return PythonDecisions(
-            self._fallback.decide(Operation((key,) * self._groups, (cost,) * self._groups)) for key, cost in pairs
-        )
+        return PythonDecisions(decide(Operation((key,) * self._groups, (cost,) * self._groups)) for key, cost in pairs)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         found_locally = self._fallback.reset(keys)
