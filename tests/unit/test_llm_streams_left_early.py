@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate import MemoryStore
 from headgate.drive import all_answered
 from headgate.llm import AsyncLlmGate, LlmGate, tokens
 from headgate.testing import ManualClock
@@ -167,3 +168,48 @@ def test_a_call_that_fails_in_its_stream_is_settled_by_the_error(
             call_model(plain)
         requests, tokens, _ = plain.reserve(**{**CALL, "max_tokens": 0}).decision.limits
         assert (60 - requests.remaining - 1, 100_000 - tokens.remaining) == counts
+
+
+def test_a_refusal_whose_call_is_cancelled_while_it_is_settled_frees_its_connection() -> None:
+    class SlowStore(MemoryStore):
+        def bind_async(self, limits: Any, *, clock: Any = None) -> Any:
+            bound = super().bind(limits, clock=clock)
+
+            class Limits:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(bound, name)
+
+                async def reserve(self, *arguments: Any) -> Any:
+                    return bound.reserve(*arguments)
+
+                async def commit(self, *arguments: Any) -> Any:
+                    is_asked.set()
+                    await goes_on.wait()
+                    return bound.commit(*arguments)
+
+            return Limits()
+
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"{}"
+
+        async def aclose(self) -> None:
+            is_closed.set()
+
+    class Refusing(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            return httpx.Response(500, stream=Body())
+
+    async def main() -> None:
+        async with AsyncLlmGate(POLICY, store=SlowStore()) as gate, httpx.AsyncClient(transport=Refusing()) as plain:
+            client = gate.wrap(plain, user="ann")
+            asking = asyncio.ensure_future(client.post("http://provider/v1/chat/completions", json={"model": "m"}))
+            await is_asked.wait()
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert asking.cancelled() and is_closed.is_set()
+            goes_on.set()
+            await all_answered(within_s=10)
+
+    is_asked, goes_on, is_closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    asyncio.run(main())

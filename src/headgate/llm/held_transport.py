@@ -61,16 +61,19 @@ class HeldTransport:
         if not call:
             return _response_of(self._library, refused(held, call))
         call.__enter__()
+        response = None
         try:
             response = self._inner.handle_request(_outgoing(self._library, request, held))
             if response.status_code < _REDIRECTS:
                 return _settling_response(self._library, request, response, held, call)
+            if response.status_code < _FAILS:
+                call.cancel()
+            call.settle_failed()
         except BaseException as error:
+            if response is not None:  # interrupted before the client had it
+                response.close()
             call.__exit__(type(error), error, error.__traceback__)
             raise
-        if response.status_code < _FAILS:
-            call.cancel()
-        call.settle_failed()
         call.__exit__(None, None, None)
         return response
 
@@ -113,16 +116,19 @@ class AsyncHeldTransport:
         if not call:
             return _response_of(self._library, refused(held, call))
         await call.__aenter__()
+        response = None
         try:
             response = await self._inner.handle_async_request(_outgoing(self._library, request, held))
             if response.status_code < _REDIRECTS:
                 return _settling_response(self._library, request, response, held, call)
+            if response.status_code < _FAILS:
+                await call.cancel()
+            await call.settle_failed()
         except BaseException as error:
+            if response is not None:  # the call was cancelled before the client had it
+                await response.aclose()
             await call.__aexit__(type(error), error, error.__traceback__)
             raise
-        if response.status_code < _FAILS:
-            await call.cancel()
-        await call.settle_failed()
         await call.__aexit__(None, None, None)
         return response
 
