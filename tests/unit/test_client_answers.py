@@ -259,6 +259,8 @@ def test_a_date_is_relative_to_that_of_the_response_not_to_our_clock() -> None:
 def test_milliseconds_are_read_where_they_are_sent() -> None:
     announced = read_limit_fields({"retry-after": "2", "retry-after-ms": "1234"}, now_us=NOW_US)
     assert announced is not None and announced.retry_after == 1.234
+    announced = read_limit_fields({"retry-after": "1", "retry-after-ms": "1234.5004"}, now_us=NOW_US)
+    assert announced is not None and announced.retry_after_us == 1_234_501
 
 
 def test_retry_after_takes_precedence_over_the_reset() -> None:

@@ -497,7 +497,13 @@ def test_a_retry_date_of_a_provider_is_obeyed(date: str) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("date", ["Fri, 27 Nov", "Fri, 99 Nov 2026 18:00:40 GMT", "soon", "-1", "1e3", ""])
+@pytest.mark.parametrize("wait", ["40", "40.0000000000000001", "2, 40", "40,2", "40.0 , 39.5"])
+def test_the_longest_wait_of_a_provider_is_obeyed_however_it_is_written(wait: str) -> None:
+    assert failure_of(answered(429, retry_after=wait)).retry_after_us == 40 * SECOND_US
+    assert failure_of(answered(429, retry_after="99999999999")).retry_after_us == 24 * 3600 * SECOND_US
+
+
+@pytest.mark.parametrize("date", ["Fri, 27 Nov", "Fri, 99 Nov 2026 18:00:40 GMT", "soon", "-1", "1e3", "1,", ""])
 def test_an_invalid_retry_date_is_ignored(date: str) -> None:
     assert failure_of(answered(429, retry_after=date)).retry_after_us is None
 

@@ -150,8 +150,9 @@ def _retry_after_us(fields: dict[str, str], server_us: int) -> int | None:
 
     `retry-after-ms`, which Azure and OpenAI send as well, is more exact.
     """
-    if _DIGITS.fullmatch(fields.get("retry-after-ms", "")):
-        return int(fields["retry-after-ms"]) * 1000
+    thousandths_us = seconds_us(fields.get("retry-after-ms", ""))
+    if thousandths_us is not None:
+        return -(-thousandths_us // 1000)
     texts = _BETWEEN_WAITS.split(fields.get("retry-after", ""))
     waits_us = [_wait_us(text.strip(" \t"), server_us) for text in texts]
     return max((wait_us for wait_us in waits_us if wait_us is not None), default=None)

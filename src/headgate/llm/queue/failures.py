@@ -18,7 +18,10 @@ from headgate.llm.call_failures import actual_error
 _BUSY = frozenset({429, 503, 529})
 _AGAIN = frozenset({408, 409, 425})
 _UNCONNECTED = frozenset({"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "PoolTimeout"})
-_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", re.ASCII)
+_NUMBER = r"[0-9]{1,40}(?:\.[0-9]{1,40})?"
+_NUMBERS = re.compile(rf"{_NUMBER}(?:[ \t]*,[ \t]*{_NUMBER})*")
+"""A number, or several fields of one number each, which are read as one list."""
+
 LONGEST_RETRY_US = 24 * 3600 * 1_000_000
 
 
@@ -128,12 +131,13 @@ def should_retry(headers: Any) -> bool | None:
 def retry_after_us(headers: Any) -> int | None:
     """Return the microseconds to wait that a response's header fields request; None where they state no wait.
 
+    Of several waits the longest counts.
     A date is relative to the response's own `date` field, or to this host's clock if there is none.
     """
     fields = _fields_of(headers)
     for name, unit_us in (("retry-after-ms", 1_000), ("retry-after", 1_000_000)):
-        if _NUMBER.fullmatch(value := fields.get(name, "")):
-            return min(LONGEST_RETRY_US, round(float(value) * unit_us))
+        if _NUMBERS.fullmatch(value := fields.get(name, "")):
+            return min(LONGEST_RETRY_US, round(max(map(float, value.split(","))) * unit_us))
     until_us = _date_us(fields.get("retry-after", ""))
     if until_us is None:
         return None
