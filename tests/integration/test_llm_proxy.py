@@ -431,6 +431,17 @@ def test_a_call_that_is_too_large_for_a_provider_does_not_block_other_calls(
         assert (refused.status_code, next_one.status_code) == (429, 429) and len(provider.requests) == 3
 
 
+def test_a_refused_count_of_tokens_pauses_no_calls(provider: Provider, tmp_path: Path) -> None:
+    requests = len(provider.requests)
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
+        provider.behave("m", status=429, headers=(("retry-after", "60"),), refuses=1)
+        count = {"model": "m", "messages": MESSAGES}
+        for _ in range(2):
+            assert HTTP.post(f"{proxy.url}/v1/messages/count_tokens", json=count).status_code == 429
+        assert len(provider.requests) == requests + 1  # the second one was not sent
+        assert HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"]).status_code == 200
+
+
 def test_a_date_in_retry_after_is_respected_as_seconds_are(tmp_path: Path) -> None:
     def until(seconds: int) -> tuple[tuple[str, str], ...]:
         return (("retry-after", format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)),)

@@ -23,13 +23,14 @@ async def pass_on(
 ) -> None:
     """Pass a call on to the first reachable provider that serves it, and answer the client."""
     serving = parts.pool.serving(dialect, model)
-    ready, wait_us = parts.pool.ready(serving, model)
+    limited_as = f"{dialect.name} {model}"  # providers limit these calls separately, and anyone may make many
+    ready, wait_us = parts.pool.ready(serving, limited_as)
     refused: Answer | None = None
     for state in ready:
         try:
             response = await parts.upstream.send(state.settings, dialect, query, headers, body)
             with response:
-                parts.pool.note(state, model, response.status, response.headers)
+                parts.pool.note(state, limited_as, response.status, response.headers)
                 if (problem := owners_problem(state.settings.name, response.status, dialect.family)) is not None:
                     refused = problem
                     continue
