@@ -549,6 +549,35 @@ def test_a_response_that_is_not_read_on_is_closed_and_counts_at_least(provider: 
         wait_until(lambda: provider.disconnects > disconnects + 1)
 
 
+@contextmanager
+def unconnectable() -> Iterator[dict[str, Any]]:
+    """The entry of a provider whose port neither accepts nor refuses connections."""
+    with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        yield {"name": "hangs", "base_url": url, "connect_timeout": 20}
+
+
+@pytest.mark.parametrize("read_on", [0, 64])
+def test_no_call_of_a_client_that_has_disconnected_is_sent(provider: Provider, tmp_path: Path, read_on: int) -> None:
+    provider.behave("m", status=500)
+    with unconnectable() as hanging:
+        for providers, mode in (([hanging], "cancelled"), ([at(provider), hanging], "failed")):
+            with running_proxy(tmp_path, WIDE, providers, read_on=read_on) as proxy:
+                disconnect(proxy.url, after=0)
+                started = time.monotonic()
+                assert proxy.settled()[0].mode == mode
+                assert time.monotonic() - started < 10
+    provider.behave("m", status=500, first_delay_s=1.0)
+    with running_provider() as other, running_proxy(tmp_path, WIDE, [at(provider), at(other, "other")]) as proxy:
+        disconnect(proxy.url, after=0)
+        assert (proxy.settled()[0].mode, other.requests) == ("failed", [])
+
+
 def test_a_budget_refuses_without_a_retry_and_without_a_sleep(provider: Provider, tmp_path: Path) -> None:
     # Each call holds 12 or so tokens and 100 of output: 0.0002 dollars of 0.00025.
     rules = [{"name": "user", "by": ["model"], "limits": "0.00025 usd/day in UTC", "hold": "max"}]

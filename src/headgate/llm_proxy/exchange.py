@@ -74,7 +74,7 @@ class Exchange:
         self._scope: asyncio.Timeout | None = None
         self._relay: StreamRelay | None = None
         self._reading: StreamReading | None = None
-        self._is_sent = False
+        self._is_sent = self._is_refused = False
         self._limit_headers: list[tuple[str, str]] | None = None
 
     async def run(self) -> None:
@@ -158,10 +158,11 @@ class Exchange:
                     # Runs as soon as the bytes received so far are passed on:
                     loop.call_soon(self._note, state, response, loop.time() - self._started)
                     return await self._answer(call, state, response)
+                self._is_sent, self._is_refused = False, True
                 pool.note(state, model, response.status, response.headers, self._charged_tokens(call))
                 self._parts.metrics.provider_failed(state.settings.name, str(response.status))
                 refused = await refusal_of(state.settings.name, response, self._dialect.family)
-            if refused.status not in REFUSALS:
+            if refused.status not in REFUSALS or self._client.has_left:
                 break
         if refused is not None:
             await call.settle_failed()
@@ -260,11 +261,11 @@ class Exchange:
         self._parts.metrics.ended(self._dialect.name, self._body.model, outcome)
 
     def _on_client_left(self) -> None:
-        """Note that the client has gone: read on for a while, for the usage, or end at once."""
+        """Note that the client has gone: if its call is sent, read on for a while, for the usage, or end at once."""
         if self._scope is None or self._is_read_on:
             return
         reading_on, now = self._parts.reading_on, asyncio.get_running_loop().time()
-        self._is_read_on = reading_on.begin()
+        self._is_read_on = self._is_sent and reading_on.begin()
         self._parts.metrics.reading_on(reading_on.streams)
         self._scope.reschedule(now + reading_on.seconds if self._is_read_on else now)
 
@@ -280,6 +281,8 @@ class Exchange:
             await self._relay.settle()
         elif self._is_sent:
             await call.settle_unknown()
+        elif self._is_refused:
+            await call.settle_failed()
         else:
             await call.cancel()
 
