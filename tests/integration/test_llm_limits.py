@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 from redis_fixtures import server  # noqa: F401 - a fixture
 from redis_servers import Server
 
-from headgate.llm import Call, Entry, LlmGate, Usage
+from headgate.llm import Call, Entry, LlmGate, Usage, count_text
 from headgate.llm.price import price_of
 from headgate.testing import ManualClock
 from until import until
@@ -209,3 +210,17 @@ def settle(call: Call, rng: random.Random) -> None:
         call.settle_at_least(usage)
     else:
         call.settle({"usage": {"prompt_tokens": usage.input, "completion_tokens": usage.output}})
+
+
+def test_a_stream_that_is_silent_for_longer_than_its_lease_holds_further_slices(store: str) -> None:
+    def chunks() -> Iterator[dict[str, Any]]:
+        time.sleep(3)
+        for _ in range(100):
+            yield {"choices": [{"index": 0, "delta": {"content": " word"}}]}
+
+    count_text("word", "m")  # loads a vocabulary, which takes long
+    sliced = policy("1000 output_tokens/day in UTC", "silent", hold="slices", slice=10, lease="2s")
+    with LlmGate(sliced, store=store) as gate:
+        with gate.call("m", user="u1", input_tokens=1, max_tokens=500) as call:
+            assert len(list(call.stream(chunks()))) == 100
+        assert not call.was_cut

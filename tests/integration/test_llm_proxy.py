@@ -626,6 +626,16 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
         wait_until(lambda: provider.disconnects > 0)
 
 
+def test_a_stream_that_begins_after_its_lease_is_not_cut(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("m", words=("word ",) * 100, first_delay_s=3)
+    rules = [{"name": "tokens", "by": ["model"], "limits": "10000 tokens/hour bucket", "hold": "slices"}]
+    with running_proxy(tmp_path, rules, [at(provider)], llm={"slice": 10, "lease": "2s"}) as proxy:
+        body = {**BODIES["/v1/chat/completions"], "stream": True}
+        HTTP.post(f"{proxy.url}/v1/chat/completions", json=body)
+        [entry] = proxy.settled()
+        assert (entry.mode, entry.usage) == ("exact", Usage(12, 100))
+
+
 def test_a_stream_that_arrives_at_once_exceeds_its_budget_only_by_what_had_arrived(
     provider: Provider, tmp_path: Path
 ) -> None:

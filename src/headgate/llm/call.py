@@ -104,12 +104,12 @@ class Call(CallBase):
     def __enter__(self) -> Call:
         if not self:
             raise RateLimited(self.decision)
-        if self.in_flight:
+        if self._known.plan.extends_lease:
             heartbeat.start(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if self.in_flight:
+        if self._known.plan.extends_lease:
             heartbeat.stop(self)
         self._settle(*self._at_exit(error))
 
@@ -216,12 +216,12 @@ class AsyncCall(CallBase):
     async def __aenter__(self) -> AsyncCall:
         if not self:
             raise RateLimited(self.decision)
-        if self.in_flight:
+        if self._known.plan.extends_lease:
             heartbeat.start_async(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if self.in_flight:
+        if self._known.plan.extends_lease:
             heartbeat.stop_async(self)
         await self._settle(*self._at_exit(error))
 

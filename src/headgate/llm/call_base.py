@@ -130,7 +130,7 @@ class CallBase:
 
     @property
     def in_flight(self) -> bool:
-        """Whether it counts as a call in flight, so that its lease has to be extended while it runs."""
+        """Whether it counts as a call in flight."""
         return self._known.plan.in_flight
 
     @property

@@ -40,8 +40,8 @@ class Plan:
     further slice can be held: it is cut if any rule says so. Shadow rules neither require a price nor cut a stream.
     """
 
-    __slots__ = ("at_end", "counts_money", "expected", "groups", "held", "held_places", "holds_most", "in_flight",
-                 "modes", "needs_price", "places", "rules", "used", "used_places", "warns")  # fmt: skip
+    __slots__ = ("at_end", "counts_money", "expected", "extends_lease", "groups", "held", "held_places", "holds_most",
+                 "in_flight", "modes", "needs_price", "places", "rules", "used", "used_places", "warns")  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...], units: tuple[str, ...]) -> None:
         slices = [rule for rule in rules if rule.hold == "slices" and not rule.shadow]
@@ -65,6 +65,9 @@ class Plan:
 
         self.warns = {rule.name: rule.warn_percent for rule in rules if rule.warn_percent}
         self.in_flight = any(rule.in_flight for rule in rules)
+        self.extends_lease = self.in_flight or "slices" in self.modes
+        """Whether a lease must not end before its call: it has a place in flight, or further slices are to be held."""
+
         self.at_end: AtEnd = "cut" if any(rule.at_end == "cut" for rule in slices) else "debt"
         self.held_places = tuple(len(CALL_UNITS) * mode + unit for mode, unit in self.places)
         """For each group, the index of the amount that it holds in the amounts of `units`."""
