@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,8 @@ import pytest
 from provider import Provider, running_provider
 from running_proxy import RunningProxy, at, running_proxy, wait_until
 
+from headgate.llm.inputs import InputCount, count_input
+from headgate.llm_proxy import app
 from headgate.llm_proxy.client_connections import ClientConnections
 from headgate.llm_proxy.descriptors import within_descriptors
 
@@ -247,6 +250,36 @@ def test_bodies_of_calls_count_until_the_provider_answers(provider: Provider, tm
         wait_until(lambda: connections.arriving_bytes == 0)
         assert proxy.server.proxy.under_way == 2  # their responses are still arriving
     provider.behave("m")
+
+
+def test_very_long_bodies_do_not_keep_shorter_ones_waiting(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, longest_short = threading.Event(), 200_000
+
+    def count_slowly(body: dict[str, Any], model: str) -> InputCount:
+        if len(body["messages"][0]["content"]) > longest_short:
+            assert goes_on.wait(60)
+        return count_input(body, model)
+
+    monkeypatch.setattr(app, "count_input", count_slowly)
+    number = 40  # more than the threads of an event loop
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)]) as proxy,
+        connected(proxy, number) as long,
+        connected(proxy) as short,
+    ):
+        try:
+            for connection in long:
+                connection.sendall(request_of(body_of(300_000)))
+            wait_until(lambda: proxy.server.proxy.under_way == number)
+            short[0].sendall(request_of(body_of(100_000)))
+            short[0].settimeout(20)
+            assert short[0].recv(20).startswith(b"HTTP/1.1 200 ")
+        finally:
+            goes_on.set()
+        for connection in long:
+            assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("next_request", [HEAD, request_of(json.dumps(BODY).encode()), HEAD + b"x: " + b"x" * 20_000])

@@ -43,6 +43,11 @@ USER_HEADER = "x-headgate-user"
 _THREAD_BYTES = 32 * 1024
 """A longer body is parsed and counted in a thread, so that it does not block other calls."""
 
+_LONG_BYTES = 256 * 1024
+_MOST_LONG = 2
+"""The most bodies of more than `_LONG_BYTES` that are counted at once. A very long one takes many seconds, so more of
+them would occupy the threads that others wait for, also to look up the address of a provider."""
+
 _STALLED_CHECK_S = 5.0
 _HEADER_BYTES = 32768
 _LONGEST_USER = 200
@@ -75,6 +80,7 @@ class Proxy:
             server, most=options.connections, head_s=options.head_s, arriving_bytes=options.arriving_bytes
         )
         self._loop = asyncio.get_running_loop()
+        self._long_bodies = asyncio.Semaphore(_MOST_LONG)
         self._running: set[asyncio.Task[None]] = set()
         self._clients: set[ClientSide] = set()
 
@@ -237,7 +243,10 @@ class Proxy:
         """Parse a body; the input tokens are counted here only for long bodies, in the same thread."""
         if len(raw) < _THREAD_BYTES:
             return read_body(raw, dialect), None
-        return await asyncio.to_thread(_read_and_count, raw, dialect)
+        if len(raw) <= _LONG_BYTES:
+            return await asyncio.to_thread(_read_and_count, raw, dialect)
+        async with self._long_bodies:
+            return await asyncio.to_thread(_read_and_count, raw, dialect)
 
     def _status_page(self, path: str) -> web.Response:
         if path == "/metrics":
