@@ -34,6 +34,7 @@ from headgate.policy.gate import read_policy
 from headgate.policy.problems import PolicyError
 from headgate.stores.memory import MemoryStore
 from headgate.supervisor.last_good import LastGood
+from headgate.testing import ManualClock
 
 PRICES = {"m": {"input": "1", "output": "10", "web_searches": "10"}}
 TOKENS_HELD = 100
@@ -289,3 +290,15 @@ def test_the_dialect_of_a_path_says_which_fields_bound_searches(
     plain_cost, held_cost = plain.held_cost, held.held_cost
     assert plain_cost is not None and held_cost is not None
     assert (held_cost - plain_cost) // 10_000_000 == searches
+
+
+def test_models_that_clients_invent_do_not_end_the_pause_of_a_provider() -> None:
+    clock = ManualClock()
+    pool = ProviderPool((PROVIDER,), clock)
+    serving = pool.serving(CHAT, "m")
+    pool.note(serving[0], "m", 429, [("retry-after", "60")])
+    for number in range(3000):
+        pool.note(serving[0], f"invented-{number}", 200, [])
+    assert pool.ready(serving, "m") == ([], 60_000_000)
+    clock.advance(60_000_000)
+    assert pool.ready(serving, "m") == (serving, 0)

@@ -85,19 +85,26 @@ class _ModelState:
 class ProviderState:
     """A provider, and its state as its answers report it."""
 
-    def __init__(self, settings: ProviderSettings) -> None:
+    def __init__(self, settings: ProviderSettings, clock: Clock) -> None:
         self.settings = settings
         self.unreachable_until_us = 0
+        self._clock = clock
         self._models: OrderedDict[str, _ModelState] = OrderedDict()
 
     def for_model(self, model: str) -> _ModelState:
         """Its limits for a model."""
         state = self._models.get(model)
         if state is None:
+            if len(self._models) >= _MOST_MODELS:
+                self._forget_one()
             state = self._models[model] = _ModelState()
-            if len(self._models) > _MOST_MODELS:
-                self._models.popitem(last=False)
         return state
+
+    def _forget_one(self) -> None:
+        """Forget the oldest model that is not paused, or the oldest: names that clients invent end no pause."""
+        now_us = self._clock.now_us()
+        names = (name for name, state in self._models.items() if state.paused_until_us <= now_us)
+        del self._models[next(names, None) or next(iter(self._models))]
 
 
 class ProviderPool:
@@ -105,14 +112,14 @@ class ProviderPool:
 
     def __init__(self, settings: Iterable[ProviderSettings], clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._states = [ProviderState(provider) for provider in settings]
+        self._states = [ProviderState(provider, clock) for provider in settings]
 
     def reload(self, settings: Iterable[ProviderSettings]) -> None:
         """Replace the settings; the state of a provider with the same name and base URL stays."""
         previous = {(state.settings.name, state.settings.base_url): state for state in self._states}
         states = []
         for provider in settings:
-            state = previous.get((provider.name, provider.base_url)) or ProviderState(provider)
+            state = previous.get((provider.name, provider.base_url)) or ProviderState(provider, self._clock)
             state.settings = provider
             states.append(state)
         self._states = states
