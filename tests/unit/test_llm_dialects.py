@@ -405,6 +405,34 @@ def test_a_response_ends_with_its_items_and_parts() -> None:
     assert usage.usage == Usage(5, 9) and usage.is_final
 
 
+@pytest.mark.parametrize(
+    ("item", "delta", "field"),
+    [
+        ({"type": "custom_tool_call", "input": ""}, "custom_tool_call_input", "input"),
+        ({"type": "mcp_call", "arguments": ""}, "mcp_call_arguments", "arguments"),
+        ({"type": "code_interpreter_call", "code": ""}, "code_interpreter_call_code", "code"),
+    ],
+)
+def test_a_response_ends_with_what_was_generated_of_any_call(item: dict[str, Any], delta: str, field: str) -> None:
+    end = StreamEnd("responses")
+    end.read({"type": "response.output_item.added", "output_index": 0, "item": item})
+    for text in ("ab", "c"):
+        end.read({"type": f"response.{delta}.delta", "output_index": 0, "delta": text})
+    events, _ = read(end.cut(Usage(5, 9)))
+    assert events[-1]["response"]["output"] == [{**item, field: "abc", "status": "incomplete"}]
+
+
+def test_a_response_ends_with_the_reasoning_that_was_generated() -> None:
+    place = {"output_index": 0, "content_index": 0}
+    end = StreamEnd("responses")
+    end.read({"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "summary": []}})
+    end.read({"type": "response.content_part.added", **place, "part": {"type": "reasoning_text", "text": ""}})
+    end.read({"type": "response.reasoning_text.delta", **place, "delta": "hm"})
+    events, _ = read(end.cut(Usage(5, 9)))
+    assert (events[0]["type"], events[0]["text"]) == ("response.reasoning_text.done", "hm")
+    assert events[-1]["response"]["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
+
+
 @pytest.mark.parametrize("dialect", ["chat", "completions", "responses", "messages"])
 @pytest.mark.parametrize("event", [None, 7, [], {"choices": None}, {"choices": [None, {"index": "x"}]}, {"type": 3},
                                   {"type": "response.output_item.added", "output_index": 0, "item": "x"},

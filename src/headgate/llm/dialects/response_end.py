@@ -10,9 +10,18 @@ from typing import Any
 
 from headgate.llm.usage import Usage
 
-_TEXT_DELTAS = {"response.output_text.delta": "text", "response.refusal.delta": "refusal"}
+_TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta", "response.reasoning_text.delta")
+_TEXT_FIELDS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
+"""The types of parts with a text, and its field."""
+
 _RESPONSE_EVENTS = ("response.created", "response.in_progress", "response.queued")
-_ARGUMENTS_DELTA = "response.function_call_arguments.delta"
+_ARGUMENT_DELTAS = {
+    "response.function_call_arguments.delta": "arguments",
+    "response.mcp_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+    "response.code_interpreter_call_code.delta": "code",
+}
+"""Deltas of the arguments of calls, and the field of the item that has them."""
 
 
 class ResponseEnd:
@@ -25,8 +34,9 @@ class ResponseEnd:
         """By item and part: the parts of an open item, as they began."""
 
         self._deltas: dict[tuple[int, int], list[str]] = {}
-        """By item and part: the texts of the deltas; a function call's arguments have the part -1."""
+        """By item and part: the texts of the deltas; a call's arguments have the part -1."""
 
+        self._argument_fields: dict[int, str] = {}
         self._done: set[int] = set()
         self._done_parts: set[tuple[int, int]] = set()
         self._sequence_number = -1
@@ -50,7 +60,8 @@ class ResponseEnd:
             self._items[output_index] = item
             if kind.endswith(".done"):
                 self._done.add(output_index)
-        elif kind == _ARGUMENTS_DELTA:
+        elif kind in _ARGUMENT_DELTAS:
+            self._argument_fields[output_index] = _ARGUMENT_DELTAS[kind]
             self._deltas.setdefault((output_index, -1), []).append(str(event.get("delta", "")))
         elif isinstance(index, int):
             if kind in ("response.content_part.added", "response.content_part.done") and isinstance(part, dict):
@@ -86,8 +97,8 @@ class ResponseEnd:
             content.append(closed)
         if content:
             item["content"] = content
-        if (output_index, -1) in self._deltas:
-            item["arguments"] = "".join(self._deltas[output_index, -1])
+        if output_index in self._argument_fields:
+            item[self._argument_fields[output_index]] = "".join(self._deltas[output_index, -1])
         self._items[output_index] = item
         return events + self._event("response.output_item.done", {"output_index": output_index, "item": item})
 
@@ -95,13 +106,13 @@ class ResponseEnd:
         self, output_index: int, index: int, part: dict[str, Any], item: Any
     ) -> tuple[dict[str, Any], bytes]:
         place = {"item_id": item, "output_index": output_index, "content_index": index}
-        name = "refusal" if part.get("type") == "refusal" else "text"
-        text = "".join(self._deltas.get((output_index, index), []))
+        kind, text = part.get("type"), "".join(self._deltas.get((output_index, index), []))
         events = b""
-        if part.get("type") in ("refusal", "output_text"):
+        if isinstance(kind, str) and kind in _TEXT_FIELDS:
+            name = _TEXT_FIELDS[kind]
             part = {**part, name: text}
-            kind = "response.refusal.done" if name == "refusal" else "response.output_text.done"
-            events = self._event(kind, {**place, name: text, **({"logprobs": []} if name == "text" else {})})
+            logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+            events = self._event(f"response.{kind}.done", {**place, name: text, **logprobs})
         return part, events + self._event("response.content_part.done", {**place, "part": part})
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
