@@ -577,7 +577,7 @@ def test_counts_receives_the_status_and_the_size_of_the_messages(colour: str, ca
 
 @pytest.mark.parametrize("colour", COLOURS[:2])
 def test_a_stream_that_a_client_cancels_is_settled(colour: str) -> None:
-    """In asyncio with threaded handlers, gRPC itself never ends such a generator: its thread waits forever."""
+    """`test_grpc_threaded_streams.py` has those of threaded handlers in asyncio, which gRPC never ends."""
     counted: list[int] = []
     settled = threading.Event()
 

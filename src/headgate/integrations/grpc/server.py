@@ -129,13 +129,15 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
                 judging = _while_running(task, judgement, request)
                 return asyncio.run_coroutine_threadsafe(judging, loop).result()
 
-            def end(response: Response) -> None:
-                # It is not awaited: a generator that is dropped may end anywhere, on the event loop too.
-                if exchange.settles and not loop.is_closed():
-                    asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
+            return _passing(context, exchange, judge, partial(end, exchange), partial(_is_leaving, task))
 
-            return _passing(context, exchange, judge, end, partial(_is_leaving, task))
+        def end(exchange: Exchange, response: Response) -> None:
+            # It is not awaited: a generator that is dropped may end anywhere, on the event loop too.
+            if exchange.settles and not loop.is_closed():
+                asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
 
+        if streams:
+            behavior = _ending_with_task(behavior, task, loop, end)
         return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), places)
 
     async def aclose(self) -> None:
@@ -337,6 +339,40 @@ def _sync(behavior: Callable[..., Any], passing: Callable[..., Any], *, streams:
         if hasattr(behavior, name):
             setattr(wrapper, name, getattr(behavior, name))
     return cast(Callable[..., Any], wrapper)
+
+
+def _ending_with_task(
+    behavior: Callable[..., Any],
+    task: asyncio.Task[Any] | None,
+    loop: asyncio.AbstractEventLoop,
+    end: Callable[[Exchange, Response], None],
+) -> Callable[..., Any]:
+    """Return a handler that answers with a stream in a thread of grpc.aio, and whose call ends with its task.
+
+    Once the client is gone, gRPC resumes the stream no more: it would never end where it waits for gRPC.
+    """
+
+    def answering(message: Any, wrapped: CallContext) -> Iterator[Any]:
+        waits, is_outermost = False, wrapped.outermost is wrapped
+
+        def end_if_waiting(_: object) -> None:
+            if waits:
+                end(wrapped.exchange, wrapped.response(GeneratorExit()))
+
+        if task is not None and is_outermost:
+            loop.call_soon_threadsafe(task.add_done_callback, end_if_waiting)
+        answers = behavior(message, wrapped)
+        for answer in answers:
+            waits = True  # before the task is asked, which may end at any moment
+            if is_outermost and _is_leaving(task):
+                if hasattr(answers, "close"):
+                    answers.close()
+                end(wrapped.exchange, wrapped.response(GeneratorExit()))
+                return
+            yield answer
+            waits = False
+
+    return answering
 
 
 def _coroutine(behavior: Callable[..., Any], passing: Callable[..., Any]) -> Callable[..., Any]:
