@@ -46,6 +46,8 @@ from headgate.waiting.steps import timeout_us
 
 log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024
+"""The most limits of a function whose limiters are kept."""
+
 _MOST_ADDRESSES = 65536
 _LONGEST_REMEMBERED = 256
 _ANONYMOUS = ("anonymous",)
@@ -106,7 +108,7 @@ class RequestLimits:
         """The limiters of requests in flight, by `id`."""
 
         self._lease_us = lease_us_of(options)
-        self._may_hold = not callable(options["limits"])
+        self._given_limits = options["limits"]
         self._address = address_rules(options)
         self._wide = wide_rules(options, self._address)
         self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
@@ -430,8 +432,10 @@ class RequestLimits:
         limiter = self._limiters.get(cache_key)
         if limiter is not None:
             return limiter
-        if len(self._limiters) >= _MOST_LIMITERS:
-            raise ConfigError(f"a function may return at most {_MOST_LIMITERS} different limits")
+        if callable(self._given_limits) and len(self._limiters) >= _MOST_LIMITERS:
+            # The store keeps the states: should the oldest limits be needed again, they go on with them.
+            oldest, *_ = self._limiters  # in one step, as another thread may add limiters
+            self._limiters.pop(oldest, None)
         if wide and self._wide is not None:
             limiter = WideLimiter(
                 self._limiter(limits).limits,
@@ -454,7 +458,7 @@ class RequestLimits:
                 on_store_error=self._on_store_error or None,
             )
             if any(not limit.is_rate for limit in limiter.limits):
-                if not self._may_hold:
+                if callable(self._given_limits):
                     check_rates(limiter.limits)
                 limiter.id_of(("anyone",), "any")  # ConfigError where the store does not hold
                 self._holding.add(id(limiter))
