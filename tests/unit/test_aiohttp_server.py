@@ -298,6 +298,14 @@ def test_applications_of_two_domains_do_not_share_a_route() -> None:
     ]
 
 
+def test_one_application_under_two_domains_counts_for_both_together() -> None:
+    app, nested = web.Application(), web.Application()
+    nested.router.add_get("/", rate_limit("1/minute", clock=ManualClock())(read))
+    app.add_domain("one.example", nested)
+    app.add_domain("two.example", nested)
+    assert statuses(app, *[{"Host": domain} for domain in ("two.example", "one.example")]) == [200, 429]
+
+
 def test_only_trusted_proxies_can_set_the_address_of_the_client() -> None:
     app = limited(limits="1/minute", **TRUST_LOOPBACK)
     assert statuses(app, {"client": "1.2.3.4, 203.0.113.7"}, {"client": "9.9.9.9, 203.0.113.7"}) == [200, 429]
