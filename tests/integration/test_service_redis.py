@@ -60,6 +60,24 @@ def test_a_list_is_sent_to_redis_together_and_one_key_is_decided_in_order(policy
         assert packets(server) - before < 20  # in a few packets, and not in 204
 
 
+def test_one_key_is_decided_in_order_where_some_rules_apply_for_the_first_time(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        """version: 1
+rules:
+  - {name: all, by: [ip], limits: 100/hour fixed}
+  - {name: a, match: {path: /a}, by: [ip], limits: 1000/hour fixed}
+  - {name: b, match: {path: /b}, by: [ip], limits: 1000/hour bucket}
+"""
+    )
+    with single() as server, running_service(policy, "--store", f"{server.url}?timeout=5s") as service:
+        service.client.post("/v1/check", json={"request": {"client_ip": "192.0.2.1"}})  # loads the script of `all`
+        paths = ("/a", "/", "/b", "/", "/a")
+        several = {"requests": [{"path": path, "client_ip": "192.0.2.1"} for path in paths]}
+        decisions = service.client.post("/v1/check", json=several).json()["decisions"]
+        assert [decision["limits"][0]["remaining"] for decision in decisions] == [98, 97, 96, 95, 94]
+
+
 def packets(server: Server) -> int:
     """Return how often the server has read from its clients."""
     return int(server.cli("INFO", "stats")["total_reads_processed"])

@@ -115,6 +115,18 @@ class AsyncLink:
         connections = self._connections_here()
         return connections.multiplexer if connections.first_is_finished else None
 
+    def load(self, script: Script) -> None:
+        """Have the servers to which this event loop is connected load a script, before the calls that follow.
+
+        A call whose script its server lacks is repeated, behind calls that were sent after it.
+        """
+        try:
+            connections = self._by_loop.get(asyncio.get_running_loop())
+        except RuntimeError:
+            return
+        if connections is not None and connections.first_is_finished and self._pid == os.getpid():
+            connections.load(script)
+
     async def repeat_unexecuted(self, calls: Sequence[ScriptCall], replies: list[Any]) -> list[Any]:
         """Convert the errors among a multiplexer's replies to scripts, and repeat the calls that were not executed."""
         indexes: list[int] = []
@@ -229,6 +241,10 @@ class _LoopConnections:
     def multiplexer(self) -> Multiplexer | None:
         """The multiplexer of a single server, once it was called; else None."""
         return self._multiplexers.get(None)
+
+    def load(self, script: Script) -> None:
+        for multiplexer in self._multiplexers.values():
+            multiplexer.execute(("SCRIPT", "LOAD", script.text)).add_done_callback(_retrieve_error)
 
     async def connect_first(self) -> float | None:
         """Make the first connection, which has a deadline of its own; calls that arrive meanwhile wait for it together.
@@ -431,7 +447,7 @@ class _LoopConnections:
             multiplexer.abandon()
 
 
-def _retrieve_error(task: asyncio.Task[None]) -> None:
+def _retrieve_error(task: asyncio.Future[Any]) -> None:
     """Mark the error of a task as retrieved: waiting calls raise it, and without any it is dropped."""
     if not task.cancelled():
         task.exception()

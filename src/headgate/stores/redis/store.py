@@ -92,7 +92,11 @@ class RedisStore(Store):
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
         """Bind limits, for an event loop."""
-        return AsyncRedisLimits(self.async_link, self.commands(limits), clock, self.turns)
+        known = len(self._scripts)
+        commands = self.commands(limits)
+        for script in list(self._scripts.values())[known:]:
+            self.async_link.load(script)
+        return AsyncRedisLimits(self.async_link, commands, clock, self.turns)
 
     def decide_batch(self, guard: Any, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
         """Decide the checks of a batch from the front door."""
