@@ -126,6 +126,18 @@ def test_an_outage_is_answered_as_each_rule_says_and_ends_by_itself(policy: Path
         service.wait_for("the store answers again")
 
 
+def test_a_service_is_not_ready_while_its_store_answers_and_does_not_decide(policy: Path) -> None:
+    with single() as server, running_service(policy, "--store", f"{server.url}?timeout=2s") as service:
+        service.check("/search")
+        server.cli("CONFIG", "SET", "maxmemory", "1")
+        assert {service.check("/search").headers["X-RateLimit-Degraded"] for _ in range(3)} == {"local"}
+        unready = service.client.get("/readyz")
+        assert unready.status_code == 503 and "its memory is full" in unready.json()["detail"]
+        server.cli("CONFIG", "SET", "maxmemory", "0")
+        service.wait_for("the store answers again")
+        assert service.client.get("/readyz").text == "ready\n"
+
+
 def test_a_policy_of_the_wrong_shape_is_refused_at_load(policy: Path) -> None:
     policy.write_text(POLICY + "  - {name: jobs, by: [], limits: 5/second queue 9}\n")
     completed = run_headgate("serve", str(policy), "--store", "redis+cluster://127.0.0.1:1")

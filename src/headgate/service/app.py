@@ -36,12 +36,15 @@ class Service:
         gate.watch_settlements(self._on_settlements)
         gate.watch_waiting(self._on_waiting)
         self.draining = False
+        self.store_error: Exception | None = None
+        """Why requests are decided without the store; None while it decides."""
+
         decider = Decider(gate, self.events)
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
         holds = Holds(decider)
         gate.reloaded.append(self._warn_in_flight)
         self._warn_in_flight()
-        admin = Admin(gate, self.metrics, lambda: self.draining)
+        admin = Admin(gate, self.metrics, lambda: self.draining, lambda: self.store_error)
         self.routes = RouteTable([
             Route(POST, "/v1/check", checks.check, "check one or several requests, described in the body",
                   reads_body=True),
@@ -57,7 +60,7 @@ class Service:
             Route(ANY, "/check-403/{ruleset}", forward.check_403, "the same, with 403 for 429, for nginx"),
             Route(GET, "/healthz", admin.health, "200 while it runs"),
             Route(GET, "/readyz", admin.readiness,
-                  "200 while it takes requests and its store answers; 503 while it drains"),
+                  "200 while it takes requests and its store decides them; 503 while it drains"),
             Route(GET, "/metrics", admin.metrics, "metrics for Prometheus"),
             Route(GET, "/", Overview(gate, lambda: self.routes.routes, scheme).show,
                   "a page for people: what runs here, and how to use it"),
@@ -83,6 +86,7 @@ class Service:
             )
 
     def _on_store(self, error: Exception | None) -> None:
+        self.store_error = error
         self.events.publish(StoreRecovered() if error is None else StoreDegraded(str(error)))
 
     def _on_settlements(self, stored: int, sent: int, lost: int) -> None:
