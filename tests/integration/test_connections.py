@@ -283,6 +283,18 @@ def test_an_idle_connection_is_closed_without_a_word() -> None:
         assert (answer.status, "connection" in answer.headers) == (200, False)
 
 
+def test_a_request_that_arrives_while_the_service_stands_still_is_answered(front: str, tmp_path: Path) -> None:
+    with running_service(policy_in(tmp_path), "--keep-alive", "2") as running, connected(running) as connection:
+        connection.sendall(CHECK)
+        assert b" 200 " in connection.recv(65536)
+        running.process.send_signal(signal.SIGSTOP)
+        connection.sendall(CHECK)
+        time.sleep(4)  # as where a container or a virtual machine is paused
+        running.process.send_signal(signal.SIGCONT)
+        [answer] = parse_answers(receive_all(connection))  # until it has been idle for its time
+        assert answer.status == 200
+
+
 def test_a_client_that_does_not_read_its_answers_is_cut_off_and_not_answered_without_end() -> None:
     answered = 0
 

@@ -42,11 +42,14 @@ class Connections:
     async def maintain(self, tick: Callable[[], None]) -> None:
         """Expire connections and update the date until cancelled; `tick` is called about once a second."""
         loop = asyncio.get_running_loop()
+        checked, stood_still = loop.time(), False
         while True:
             tick()
             self.date = formatdate(usegmt=True).encode()
             now = loop.time()
-            for connection in [one for one in self.waiting if one.due <= now]:
+            # What arrived while the process stood still is read first.
+            checked, stood_still = now, not stood_still and now - checked > 2 * _CHECK_EVERY_S
+            for connection in [] if stood_still else [one for one in self.waiting if one.due <= now]:
                 connection.expire(now)
             await asyncio.sleep(_CHECK_EVERY_S)
 
