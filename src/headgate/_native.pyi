@@ -1072,9 +1072,10 @@ class Door:
     def has_ended(self) -> bool:
         """Whether the port and all connections are closed."""
 
-    def figures(self) -> tuple[list[tuple[str, int, int]], int, int, int, int, int, int]:
-        """The figures of the door: ((route, status, responses), ...), and six numbers.
+    def figures(self) -> tuple[list[tuple[str, int, int]], int, int, int, int, int, int, int]:
+        """The figures of the door: ((route, status, responses), ...), and seven numbers.
 
         These are: checks that were left to Python, connections that were accepted, are open, gave way to others, whose
-        client took too long, and whose client sent something else than TLS or was not let in.
+        client took too long, on which no further request came, and whose client sent something else than TLS or was not
+        let in.
         """

@@ -197,6 +197,15 @@ def test_the_metrics_count_responses_and_connections(policy: Path) -> None:
         assert shown["headgate_connections",] == 1
 
 
+def test_a_connection_on_which_no_further_request_came_was_idle_and_not_too_slow(policy: Path) -> None:
+    with running_service(policy, "--keep-alive", "1") as service:
+        service.client.get("/healthz")
+        time.sleep(2)
+        shown = figures(service)
+        assert shown["headgate_connections_closed_total", "idle"] == 1
+        assert shown["headgate_connections_closed_total", "too slow"] == 0
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_reload_under_load_loses_no_request_and_no_count(policy: Path, tmp_path: Path, workers: str) -> None:
     store = f"shared://{tmp_path / 'zone'}?size=4MiB"

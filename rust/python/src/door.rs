@@ -31,7 +31,7 @@ pub struct Door {
 }
 
 /// The figures of a door: (route, status, responses) for those that occurred, then the other numbers of `Figures`.
-type DoorFigures = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64, u64);
+type DoorFigures = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64, u64, u64);
 
 /// The certificate of a door, and the clients that it admits: `headgate_server::tls`.
 #[pyclass(frozen, module = "headgate._native")]
@@ -120,9 +120,9 @@ impl Door {
     }
 
     fn figures(&self) -> DoorFigures {
-        let Figures { responses, left_to_python, accepted, open, gave_way, expired, no_handshake, held: _ } =
+        let Figures { responses, left_to_python, accepted, open, gave_way, expired, idle, no_handshake, held: _ } =
             self.threads.figures();
-        (responses, left_to_python, accepted, open, gave_way, expired, no_handshake)
+        (responses, left_to_python, accepted, open, gave_way, expired, idle, no_handshake)
     }
 }
 

@@ -99,6 +99,7 @@ async fn tick(worker: Arc<Worker>) {
     loop {
         let ticked = worker.shared.registry.tick();
         worker.stats().expired.fetch_add(ticked.expired, Relaxed);
+        worker.stats().idle.fetch_add(ticked.idle, Relaxed);
         worker.stats().gave_way.fetch_add(ticked.gave_way, Relaxed);
         sleep(TICK).await;
     }

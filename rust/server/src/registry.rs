@@ -27,6 +27,7 @@ pub enum Admission {
 #[derive(Default)]
 pub struct Ticked {
     pub expired: u64,
+    pub idle: u64,
     pub gave_way: u64,
 }
 
@@ -85,7 +86,9 @@ impl Registry {
                 Some(Overdue::Reading | Overdue::Leaving) => Signal::Abort,
             };
             let is_new = !connection.has(signal) && !connection.waiting.waits_for(Waits::Leaving);
-            ticked.expired += u64::from(is_new);
+            let is_idle = signal == Signal::Expire && connection.waiting.waits_for(Waits::Further);
+            let count = if is_idle { &mut ticked.idle } else { &mut ticked.expired };
+            *count += u64::from(is_new);
             connection.signal(signal);
         }
         let mut held = self.room.held();

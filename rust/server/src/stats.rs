@@ -35,6 +35,7 @@ pub struct Stats {
     pub(crate) accepted: AtomicU64,
     pub(crate) gave_way: AtomicU64,
     pub(crate) expired: AtomicU64,
+    pub(crate) idle: AtomicU64,
     pub(crate) no_handshake: AtomicU64,
 }
 
@@ -46,6 +47,7 @@ impl Default for Stats {
             accepted: AtomicU64::new(0),
             gave_way: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            idle: AtomicU64::new(0),
             no_handshake: AtomicU64::new(0),
         }
     }
@@ -77,6 +79,8 @@ pub struct Figures {
     pub gave_way: u64,
     /// Connections whose client took too long.
     pub expired: u64,
+    /// Connections on which no further request came.
+    pub idle: u64,
     /// Connections whose client sent something else than TLS, or had no accepted certificate.
     pub no_handshake: u64,
 }
@@ -101,6 +105,7 @@ impl Figures {
             held: held as u64,
             gave_way: sum(|stats| &stats.gave_way),
             expired: sum(|stats| &stats.expired),
+            idle: sum(|stats| &stats.idle),
             no_handshake: sum(|stats| &stats.no_handshake),
         }
     }

@@ -17,6 +17,8 @@ use crate::room::Room;
 pub enum Waits {
     /// A request.
     Request,
+    /// A further request, which need not come.
+    Further,
     /// The rest of a head.
     Head,
     /// The rest of a body; the exchange watches how long that takes.

@@ -23,6 +23,7 @@ class DoorCounts(NamedTuple):
     open: int
     gave_way: int
     expired: int
+    idle: int
     no_handshake: int
 
 
@@ -65,13 +66,13 @@ class DoorMetrics:
         )
         self._closed = Counter(
             "headgate_connections_closed",
-            "Connections that were closed on their clients: they took too long, gave way, or did not begin TLS",
+            "Connections that were closed on clients: these took too long, were idle, gave way, or did not begin TLS",
             ["reason"],
             registry=registry,
         )
-        for reason in ("too slow", "gave way", "no handshake"):
+        for reason in ("too slow", "idle", "gave way", "no handshake"):
             self._closed.labels(reason)
-        self._reported = DoorCounts([], 0, 0, 0, 0, 0, 0)
+        self._reported = DoorCounts([], 0, 0, 0, 0, 0, 0, 0)
 
     def update(self, counts: DoorCounts) -> None:
         """Set the metrics to the counts of the door; no metric decreases."""
@@ -84,6 +85,7 @@ class DoorMetrics:
         self._accepted.inc(counts.accepted - reported.accepted)
         self._open.set(counts.open)
         self._closed.labels("too slow").inc(counts.expired - reported.expired)
+        self._closed.labels("idle").inc(counts.idle - reported.idle)
         self._closed.labels("gave way").inc(counts.gave_way - reported.gave_way)
         self._closed.labels("no handshake").inc(counts.no_handshake - reported.no_handshake)
         self._reported = counts

@@ -16,7 +16,7 @@ impl Intake {
             Next::Frames(frames) if frames.in_fields() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if !self.buffer.is_empty() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if self.number == 0 => (Waits::Request, Some(self.bounds.head)),
-            Next::Head(_) | Next::Frames(_) => (Waits::Request, Some(self.bounds.idle)),
+            Next::Head(_) | Next::Frames(_) => (Waits::Further, Some(self.bounds.idle)),
             Next::Body { .. } | Next::Chunks(_) => (Waits::Body, None),
             Next::WideHead | Next::Nothing => return,
         };

@@ -137,7 +137,7 @@ class FrontDoor:
                 self.connections.stop_waiting()
             if not is_over and (at_once.is_set() or loop.time() > deadline):
                 is_over = True
-                *_, still_open, _, _, _ = self._door.figures()
+                still_open = DoorCounts(*self._door.figures()).open
                 log.error("%d connections have not ended in their time: they are cut off", still_open)
                 self._door.end(0)
             await asyncio.sleep(POLL_EVERY_S)
