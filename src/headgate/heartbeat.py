@@ -232,7 +232,12 @@ def hasten(reservation: Any) -> None:
 
 def start_async(reservation: Any) -> None:
     """`start` on the running event loop."""
-    _tasks.setdefault(asyncio.get_running_loop(), _Task()).start(reservation)
+    loop = asyncio.get_running_loop()
+    task = _tasks.get(loop)
+    if task is None:
+        _forget_ended_loops()
+        task = _tasks[loop] = _Task()
+    task.start(reservation)
 
 
 def stop_async(reservation: Any) -> None:
@@ -240,3 +245,11 @@ def stop_async(reservation: Any) -> None:
     task = _tasks.get(asyncio.get_running_loop())
     if task is not None:
         task.stop(reservation)
+
+
+def _forget_ended_loops() -> None:
+    """Drop the tasks of loops that have ended; they would keep the loops and their last reservations alive."""
+    for reference in list(_tasks.keyrefs()):
+        loop = reference()
+        if loop is not None and loop.is_closed():
+            _tasks.pop(loop, None)

@@ -190,6 +190,17 @@ def test_the_task_that_extends_leases_keeps_nothing_of_the_caller_that_began_it(
     asyncio.run(run())
 
 
+def test_event_loops_that_have_ended_are_kept_no_longer_by_blocks_that_held_on_them() -> None:
+    async def work() -> ref[asyncio.AbstractEventLoop]:
+        async with await AsyncLimiter("1 concurrent").reserve("key"):
+            await asyncio.sleep(0.001)
+        return ref(asyncio.get_running_loop())
+
+    loops = [asyncio.run(work()) for _ in range(5)]
+    gc.collect()
+    assert [loop() for loop in loops[:-1]] == [None] * 4
+
+
 def test_a_block_that_is_cancelled_again_and_again_still_cancels_its_hold() -> None:
     async def run() -> int | None:
         limiter = AsyncLimiter("2 concurrent", store=MemoryStore())
