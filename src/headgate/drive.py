@@ -26,6 +26,9 @@ _shielded: set[asyncio.Future[Any]] = set()
 NEEDS_ASYNCIO = "waiting, holding in a block or a call, and Redis need asyncio, whose event loop does not run here"
 """The message of `check_asyncio` where a program runs on another event loop."""
 
+_PORTION = 500
+"""Requests that `all_in_portions` asks together: far fewer than an event loop and a server handle within a deadline."""
+
 _CANCEL_TURNS = 20
 """The turns of an event loop that a cancelled task has to come to its end."""
 
@@ -161,6 +164,19 @@ def all_or_error(results: Sequence[T | Exception]) -> list[T]:
         if isinstance(result, Exception):
             raise result
         values.append(result)
+    return values
+
+
+async def all_in_portions(
+    requests: Sequence[Any], answer_many: Callable[[Sequence[Any]], Awaitable[Sequence[T | Exception]]]
+) -> list[T]:
+    """The answers to many requests, in their order; raises the first error among them, which ends the rest.
+
+    They are asked in portions, each of which has a deadline of its own.
+    """
+    values: list[T] = []
+    for start in range(0, len(requests), _PORTION):
+        values += all_or_error(await answer_many(requests[start : start + _PORTION]))
     return values
 
 

@@ -158,6 +158,21 @@ def test_keys_of_several_servers_of_a_cluster_are_decided_by_each(nodes: Cluster
         assert many.left(*keys, *keys) == [4] * 20 + [3] * 20
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+def test_hits_of_more_keys_than_may_wait_at_one_time_are_all_decided_by_the_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    with opened(f"{server.url}?timeout=5s", guarded=guarded) as (many, _):
+        monkeypatch.setattr("headgate.stores.redis.multiplexer.MOST_WAITING", 600)
+
+        async def hit_all() -> list[Decision]:
+            return list(await many.bound.hit_many([f"key{number}" for number in range(2_000)]))
+
+        for remaining in (4, 3):
+            decisions = many.loop.run(hit_all())
+            assert {(decision.limits[0].remaining, decision.degraded) for decision in decisions} == {(remaining, "")}
+
+
 def test_too_many_at_once_are_refused_before_anything_is_charged(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

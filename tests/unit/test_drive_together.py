@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.drive import all_or_error, drive_together
+from headgate.drive import all_in_portions, drive_together
 
 Work = Generator[int, Any, str]
 
@@ -52,8 +52,17 @@ def test_an_error_that_ends_a_generator_is_its_result_and_the_others_continue() 
 
     first, second = asyncio.run(drive_together([failing(), adding(1, 2)], Doing()))
     assert isinstance(first, KeyError) and second == "2 4"
-    with pytest.raises(KeyError, match="gone"):
-        all_or_error([first, second])
+
+
+def test_many_requests_are_made_in_portions_and_the_first_error_ends_the_rest() -> None:
+    do = Doing()
+    numbers = list(range(100, 1_700))
+    assert asyncio.run(all_in_portions(numbers, do)) == [2 * number for number in numbers]
+    assert [number for batch in do.batches for number in batch] == numbers and max(map(len, do.batches)) <= 500
+    do = Doing()
+    with pytest.raises(ValueError, match="13 is refused"):
+        asyncio.run(all_in_portions([1, 13, *numbers], do))
+    assert len(do.batches) == 1
 
 
 def test_nothing_is_performed_where_there_are_no_steps() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
-from headgate.drive import all_or_error, drive, drive_async, drive_together, each, nested, together
+from headgate.drive import all_in_portions, all_or_error, drive, drive_async, drive_together, each, nested, together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
@@ -230,9 +230,8 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         pairs = zip(*checked_pairs(keys, costs), strict=True)
-        return PythonDecisions(
-            all_or_error(await self.decide_many([self._operation(key, cost) for key, cost in pairs]))
-        )
+        operations = [self._operation(key, cost) for key, cost in pairs]
+        return PythonDecisions(await all_in_portions(operations, self.decide_many))
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
         return drive_async(self._deciding(operation), self._bound.decide)
