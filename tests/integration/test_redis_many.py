@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -171,6 +172,22 @@ def test_hits_of_more_keys_than_may_wait_at_one_time_are_all_decided_by_the_serv
         for remaining in (4, 3):
             decisions = many.loop.run(hit_all())
             assert {(decision.limits[0].remaining, decision.degraded) for decision in decisions} == {(remaining, "")}
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_stall_of_the_event_loop_is_no_outage_of_the_server(server: Server, turns: int) -> None:
+    with opened(server.url) as (many, _):
+        many.decide("warm")
+
+        async def stall() -> Decision:
+            deciding = asyncio.ensure_future(many.bound.decide(Operation(("key",), (1,))))
+            for _ in range(turns):  # the call is pending, sent, or answered and unread
+                await asyncio.sleep(0)
+            time.sleep(0.2)  # noqa: ASYNC251 (the stall; the deadline is 50 ms)
+            decision: Decision = await deciding
+            return decision
+
+        assert [many.loop.run(stall()).limits[0].remaining for _ in range(3)] == [4, 3, 2]
 
 
 def test_too_many_at_once_are_refused_before_anything_is_charged(

@@ -21,7 +21,7 @@ from headgate.stores.redis.commands import Command
 from headgate.stores.redis.errors import no_connection_error, store_error
 from headgate.stores.redis.packed_calls import PackedCalls, ReplyReceiver, intercept_replies
 from headgate.stores.redis.replies import AsyncReplyParser, has_unread_data, is_stale
-from headgate.stores.redis.waiting_calls import GroupPart, Pending, ReplyGroup
+from headgate.stores.redis.waiting_calls import GroupPart, Pending, ReplyGroup, overdue, postpone
 
 MOST_WAITING = 100_000
 """Calls that may wait at one time; further ones are refused at once."""
@@ -50,6 +50,8 @@ class Multiplexer:
         self._wake_reader = asyncio.Event()
         self._connection: Any = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._check_s = timeout_s / _CHECKS_PER_DEADLINE
+        self._check_due = 0.0
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._is_writing = False
         self.writes = 0
@@ -115,7 +117,8 @@ class Multiplexer:
 
     def _start_deadline_timer(self) -> None:
         if self._deadline_timer is None:
-            self._deadline_timer = self._loop.call_later(self._timeout_s / _CHECKS_PER_DEADLINE, self._check_deadlines)
+            self._check_due = self._loop.time() + self._check_s
+            self._deadline_timer = self._loop.call_at(self._check_due, self._check_deadlines)
 
     async def drop(self, reason: str) -> None:
         """Close the connection; the next call opens a new one."""
@@ -254,18 +257,15 @@ class Multiplexer:
             call.reply.set_result(reply)
 
     def _check_deadlines(self) -> None:
-        """Fail calls whose deadline has passed. Usual calls have one timeout, so their deadlines are in order."""
+        """Fail calls whose deadline has passed. A stall of the event loop adds to it: nothing was read then."""
         self._deadline_timer = None
         now = self._loop.time()
+        stalled_s = now - self._check_due
+        if stalled_s > self._check_s:
+            postpone((*self._sent, *self._pending), stalled_s, now + self._timeout_s)
         for queue in (self._sent, self._pending):
-            for call in queue:
-                if call is None or call.reply.done():
-                    continue
-                if call.deadline > now:
-                    if call.is_usual:
-                        break
-                    continue
-                unsent = queue is self._pending and self._connection is None
+            unsent = queue is self._pending and self._connection is None
+            for call in overdue(queue, now):
                 call.reply.set_exception(
                     no_connection_error(self._shown) if unsent else store_error(TimeoutError(), self._shown)
                 )
@@ -274,7 +274,7 @@ class Multiplexer:
             dropping = self._disconnect(StoreUnavailable(f"{self._shown}: does not answer"))
             self._loop.create_task(dropping).add_done_callback(lambda task: task.exception())
         if self._sent or self._pending:
-            self._deadline_timer = self._loop.call_later(self._timeout_s / _CHECKS_PER_DEADLINE, self._check_deadlines)
+            self._start_deadline_timer()
 
     async def _disconnect(self, error: Exception, *, at_once: bool = True) -> None:
         """Close the connection and fail the calls that were sent, which may have charged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,3 +59,21 @@ class Pending:
     deadline: float
     is_usual: bool
     """Whether it has the usual timeout, so that no call behind it has an earlier deadline."""
+
+
+def overdue(calls: Iterable[Any], now: float) -> Iterator[Any]:
+    """The calls without a reply whose deadline has passed. Usual calls have one timeout, so theirs are in order."""
+    for call in calls:
+        if call is None or call.reply.done():
+            continue
+        if call.deadline <= now:
+            yield call
+        elif call.is_usual:
+            return
+
+
+def postpone(calls: Iterable[Any], stalled_s: float, latest: float) -> None:
+    """Make deadlines later by the time in which the event loop stood still, but none later than `latest` by that."""
+    for call in calls:
+        if call is not None:
+            call.deadline = max(call.deadline, min(call.deadline + stalled_s, latest))
