@@ -113,6 +113,10 @@ class Asker:
     def reserve(self, key: str, cost: int = 1, **how: Any) -> Any:
         return self._do(self.limiter.reserve, key, cost, **how)
 
+    def acquire_place(self, key: str, cost: int = 1, *, timeout: float, lease: float) -> Any:
+        """`acquire` of a place in flight; returns a reservation."""
+        return self._do(self.limiter.acquire, key, cost, timeout=timeout, lease=lease)
+
     def commit(self, whole_id: str, actual: int | None = None) -> Settlement:
         settlement: Settlement = self._do(self.limiter.commit, whole_id, actual)
         return settlement

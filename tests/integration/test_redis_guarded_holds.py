@@ -163,6 +163,29 @@ def test_a_hold_that_was_refused_because_its_reply_was_lost_is_taken_back(
         wait_for(lambda: on_the_server(asker, server) == (100, 50), BACK_WITHIN_S)
 
 
+@pytest.mark.parametrize("on_error", ["closed", "local", "open"])
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_place_whose_acquire_got_no_reply_is_free_once_its_caller_is_done(
+    server: Server, proxy: TcpProxy, colour: str, on_error: str
+) -> None:
+    with opened(colour, proxy.port, on_error=on_error) as asker:
+        wait_for(lambda: asker.peek("key", 0).degraded == "")
+        for name in ("load the scripts", "of both ways"):
+            asker.commit(asker.acquire_place(name, timeout=5, lease=60).id)
+            asker.commit(asker.reserve(name).id)
+        proxy.swallow_replies()
+        held = asker.acquire_place("key", 10, timeout=0.5, lease=600)
+        assert (bool(held), held.decision.degraded) == (on_error != "closed", on_error)
+        if held:
+            assert on_the_server(asker, server) == (90, 40) or on_error == "open"
+        proxy.mend()
+        if held:
+            asker.commit(held.id, 4)
+        units = {"closed": (100,), "local": (96,), "open": (96, 100)}[on_error]
+        wait_for(lambda: on_the_server(asker, server)[1] == 50, BACK_WITHIN_S)
+        assert on_the_server(asker, server)[0] in units
+
+
 def test_a_settlement_whose_reply_was_lost_is_repeated_and_changes_nothing(
     server: Server, proxy: TcpProxy, asker: Asker
 ) -> None:

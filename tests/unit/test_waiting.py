@@ -17,7 +17,8 @@ from headgate.operation import Operation
 from headgate.stores.lines import Ticket
 from headgate.testing import ManualClock
 from headgate.waiting.plan import Plan
-from headgate.waiting.run import _stand, _stand_async
+from headgate.waiting.standing import stand as stand_in_thread
+from headgate.waiting.standing import stand_async
 from headgate.waiting.steps import FOREVER_US, Read, Sleep, Stand, WaitSteps, timeout_us
 from strategies import SEVERAL_LIMITS, history_of
 from subjects import make_limiter
@@ -377,7 +378,7 @@ def test_a_cost_that_can_never_pass_is_refused_in_a_line_too(core: str) -> None:
 @pytest.mark.parametrize("seconds", [0.001, 1e12])
 def test_a_thread_stands_in_line_until_its_timeout_or_until_it_is_called(seconds: float) -> None:
     ticket = Ticket((1,))
-    standing = threading.Thread(target=_stand, args=(ticket, seconds), daemon=True)
+    standing = threading.Thread(target=stand_in_thread, args=(ticket, seconds), daemon=True)
     standing.start()
     if seconds > 1:
         standing.join(0.01)
@@ -389,9 +390,9 @@ def test_a_thread_stands_in_line_until_its_timeout_or_until_it_is_called(seconds
 
 def test_a_task_stands_in_line_until_its_timeout_or_until_it_is_called() -> None:
     async def stand() -> None:
-        await _stand_async(Ticket((1,)), 0.001)
+        await stand_async(Ticket((1,)), 0.001)
         called = Ticket((1,))
-        standing = asyncio.create_task(_stand_async(called, 1_000))
+        standing = asyncio.create_task(stand_async(called, 1_000))
         await asyncio.sleep(0)
         assert not standing.done()
         called.call()

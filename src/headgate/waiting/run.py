@@ -6,7 +6,6 @@ A caller that is interrupted or cancelled while it is admitted gives back its ch
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock
-from headgate.drive import answered, answered_in_any_case, as_future, check_asyncio, drive, drive_async
+from headgate.drive import answered, answered_in_any_case, as_future, drive, drive_async
 from headgate.errors import HeadgateError
-from headgate.operation import Operation, Receipt
-from headgate.stores.lines import Ticket
+from headgate.operation import Operation
 from headgate.waiting import loop_timer
 from headgate.waiting.departure import Departure
+from headgate.waiting.performer import Performer
+from headgate.waiting.standing import stand, stand_async
 from headgate.waiting.steps import (
     Answer,
     AttemptIfNoLine,
@@ -33,7 +33,6 @@ from headgate.waiting.steps import (
     Sleep,
     Stand,
     WaitSteps,
-    decision_in,
 )
 from headgate.waiting.wake_signal import WakeSignal
 
@@ -44,7 +43,9 @@ def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK, departure: De
     performer.departure = departure
     try:
         try:
-            return drive(steps, performer.perform)
+            answer = drive(steps, performer.perform)
+            performer.cancel_lost(answer)
+            return answer
         finally:
             try:
                 performer.leave()
@@ -63,6 +64,7 @@ async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -
     performer = _AsyncPerformer(bound, clock)
     try:
         answer = await drive_async(steps, performer.perform)
+        await performer.cancel_lost(answer)
         await performer.leave()
     except asyncio.CancelledError:
         try:
@@ -76,48 +78,7 @@ async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -
     return answer
 
 
-class _Performer:
-    """Performs the steps of one caller, and records its last attempt: when it was made, and the answer to it."""
-
-    def __init__(self, bound: Any, clock: Clock) -> None:
-        self._bound = bound
-        self._clock = clock
-        self._attempt: Operation | Reserve | None = None
-        self._attempted_us = 0
-        self._answers: list[Any] = []
-        self._is_undoing = False
-        self._leave_line: Callable[[], Any] | None = None
-
-    def _record(self, step: Operation | Reserve | AttemptIfNoLine) -> Callable[[Any], Any]:
-        """Record an attempt before it is made, and return the function that makes it."""
-        attempt = step.attempt if isinstance(step, AttemptIfNoLine) else step
-        self._attempt, self._attempted_us, self._answers = attempt, self._clock.now_us(), []
-        self._is_undoing = False
-        if isinstance(step, AttemptIfNoLine):
-            return _attempt_if_no_line
-        return self._bound.decide if isinstance(step, Operation) else self._reserve
-
-    def _reserve(self, step: Reserve) -> Any:
-        return self._bound.reserve(step.operation, step.hold)
-
-    def _give_back(self) -> Any:
-        """Give back the last attempt if it was charged, at most once.
-
-        Where no answer arrived, a hold with a random name is settled by its id: if the store does not know the id, the
-        hold was never made.
-        """
-        attempt, answers, self._attempt = self._attempt, self._answers, None
-        if attempt is None or (answers and (answers[0] is None or not decision_in(answers[0]))):
-            return None
-        if isinstance(attempt, Operation):
-            ago_us = max(0, self._clock.now_us() - self._attempted_us)
-            return self._bound.give_back(Receipt.of(attempt, answers[0]), ago_us) if answers else None
-        if (answers and answers[0].repeated) or (not answers and attempt.is_named):
-            return None
-        return self._bound.commit(attempt.whole_id, 0)
-
-
-class _ThreadPerformer(_Performer):
+class _ThreadPerformer(Performer):
     """Performs steps in a thread."""
 
     departure: Departure | None = None
@@ -138,7 +99,7 @@ class _ThreadPerformer(_Performer):
                 sleep = time.sleep if self.departure is None else partial(self.departure.wait, WakeSignal())
                 return self._interruptible(sleep, seconds)
             case Stand(ticket, seconds):
-                return _stand(ticket, seconds, self.departure)
+                return stand(ticket, seconds, self.departure)
             case Join(join, leave):
                 self._leave_line = leave
                 return join()
@@ -151,10 +112,11 @@ class _ThreadPerformer(_Performer):
         ask, answers = self._record(step), self._answers
         try:
             answers.extend(map(ask, (step,)))  # with a native store an interrupt arrives before or after both
-        except HeadgateError:
-            self._attempt = None
+        except HeadgateError as error:
+            self._note_failure(error)
             raise
         answer: Answer = answers[0]
+        self._note_answer(answer)
         return answer
 
     def _interruptible(self, call: Callable[[Any], Any], argument: Any) -> Any:
@@ -173,13 +135,20 @@ class _ThreadPerformer(_Performer):
                 self._leave_line()
             self._leave_line = None
 
+    def cancel_lost(self, answer: Answer | None) -> None:
+        """See `_cancel_lost`; an error of the store is ignored."""
+        if self._lost_id:
+            with suppress(HeadgateError):
+                self._cancel_lost(answer)
+
     def undo(self) -> None:
         """Give back what was charged; an error of the store is ignored."""
         with suppress(HeadgateError):
             self._give_back()
+        self.cancel_lost(None)
 
 
-class _AsyncPerformer(_Performer):
+class _AsyncPerformer(Performer):
     """Performs steps on an event loop; where the store answers at once, without yielding to the loop."""
 
     _joining: asyncio.Future[Any] | None = None
@@ -199,7 +168,7 @@ class _AsyncPerformer(_Performer):
             case Sleep(seconds):
                 return self._sleep(seconds)
             case Stand(ticket, seconds):
-                return _stand_async(ticket, seconds)
+                return stand_async(ticket, seconds)
             case Join(join, leave):
                 self._leave_line = leave
                 return self._join(join)
@@ -213,6 +182,7 @@ class _AsyncPerformer(_Performer):
         if hasattr(answer, "__await__"):
             return self._await(as_future(answer))
         self._answers.append(answer)
+        self._note_answer(answer)
         return answer
 
     async def _await(self, answering: asyncio.Future[Answer]) -> Answer:
@@ -222,10 +192,11 @@ class _AsyncPerformer(_Performer):
         except asyncio.CancelledError:
             await self.undo(answering)
             raise
-        except Exception:
-            self._attempt = None
+        except Exception as error:
+            self._note_failure(error)
             raise
         self._answers.append(answer)
+        self._note_answer(answer)
         return answer
 
     def _join(self, join: Callable[[], Any]) -> Any:
@@ -260,9 +231,18 @@ class _AsyncPerformer(_Performer):
             await self.undo()
             raise
 
+    async def cancel_lost(self, answer: Answer | None) -> None:
+        """See `_cancel_lost`; an error of the store is ignored, and cancelling does not stop this."""
+        if self._lost_id:
+            await answered_in_any_case(self._cancel_lost_async(answer))
+
+    async def _cancel_lost_async(self, answer: Answer | None) -> None:
+        with suppress(HeadgateError):
+            await answered(self._cancel_lost(answer))
+
     async def undo(self, answering: asyncio.Future[Answer] | None = None) -> None:
         """Give back what was charged; an error of the store is ignored. Cancelling again does not stop this."""
-        if self._attempt is None or self._is_undoing:
+        if (self._attempt is None and not self._lost_id) or self._is_undoing:
             return
         self._is_undoing = True
         await answered_in_any_case(self._undo(answering))
@@ -273,27 +253,4 @@ class _AsyncPerformer(_Performer):
                 self._answers.append(await answering)
         with suppress(HeadgateError):
             await answered(self._give_back())
-
-
-def _attempt_if_no_line(step: AttemptIfNoLine) -> Any:
-    attempt = step.attempt
-    return step.call(attempt, None) if isinstance(attempt, Operation) else step.call(attempt.operation, attempt.hold)
-
-
-def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -> None:
-    signal = WakeSignal()
-    ticket.wake = signal.set
-    if not ticket.called:
-        wait = signal.wait if departure is None else partial(departure.wait, signal)
-        wait(seconds if seconds < threading.TIMEOUT_MAX else None)
-
-
-async def _stand_async(ticket: Ticket, seconds: float) -> None:
-    check_asyncio()
-    called = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    ticket.loop, ticket.wake = loop, lambda: loop.call_soon_threadsafe(called.set)
-    if not ticket.called:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await called.wait()
+        await self._cancel_lost_async(None)

@@ -183,6 +183,8 @@ class GuardedHolds:
             return Reserved(decision, lost_id, repeated=False)  # only the store may have made a hold
         elif lost_id and hold.name is None:
             self._pending_settlements.add(lost_id, (0,), None, self._clock)  # refused here: no caller settles it
+        elif lost_id:
+            return Reserved(decision, lost_id, repeated=False)  # its name finds it in the store
         return Reserved(decision, write_id(digest, self._local.place), repeated)
 
     def _digest_of(self, operation: Operation, hold: Hold, lost_id: str) -> bytes:

@@ -76,6 +76,7 @@ class _GuardedLimits:
         self._holds = GuardedHolds(
             self._breaker, bound, fallback, store.local_holds, store.pending_settlements, self._memory, clock
         )
+        self.settle_also = store.local_holds.settle_also
 
     @property
     def line(self) -> Any:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from headgate.errors import ArgumentError
 from headgate.forks import register_for_forks
-from headgate.holding import Extension, Settlement
+from headgate.holding import Extension, Settlement, read_id
 from headgate.stores.guard.fallback import Fallback
 
 LOCAL_BIT = 1 << 15
@@ -67,6 +67,18 @@ class LocalHolds:
                 del self._holds[digest]
                 return None
             return hold
+
+    def settle_also(self, lost_id: str) -> bool:
+        """Have a hold of this process settled in the store, too, where an earlier call may have made it by this id.
+
+        Returns whether this process made one of that name.
+        """
+        digest, _ = read_id(lost_id)
+        with self._lock:
+            hold = self._holds.get(digest)
+            if hold is not None:
+                self._holds[digest] = hold._replace(lost_id=lost_id)
+            return hold is not None
 
     def clear(self) -> None:
         """Forget all holds."""
