@@ -479,6 +479,41 @@ def test_an_outage_sends_callers_to_the_line_of_their_process(colour: str) -> No
         asyncio.run(main())
 
 
+@pytest.mark.parametrize("colour", ["threads", "tasks"])
+def test_after_an_outage_callers_are_back_in_the_line_and_notice_what_others_free(colour: str) -> None:
+    with single() as server:
+        own = prefix()
+        first = Limiter("1 concurrent", store=store_at(server.url, own), name="jobs")
+        held = first.reserve("key", lease=600)
+        inner = RedisStore(f"{server.url}?timeout=200ms", prefix=own)
+        inner.turns.keepalive_us = 100_000
+        store = GuardedStore(inner, on_error="closed")
+
+        async def wait() -> Any:
+            waiting = AsyncLimiter("1 concurrent", store=store, name="jobs")
+            limiters.append(waiting)
+            place = await waiting.acquire("key", timeout=LONG_S, lease=LONG_S)
+            await waiting.close()
+            return place
+
+        def wait_in_thread() -> Any:
+            waiting = Limiter("1 concurrent", store=store, name="jobs")
+            limiters.append(waiting)
+            return waiting.acquire("key", timeout=LONG_S, lease=LONG_S)
+
+        limiters: list[Any] = []
+        start = time.monotonic()
+        with in_thread(wait_in_thread if colour == "threads" else lambda: asyncio.run(wait())) as places:
+            until(lambda: in_line(first) == 1)
+            server.stop()
+            until(lambda: limiters[0]._lines._lines)  # the line of its process
+            server.go_on()
+            until(lambda: not limiters[0]._lines._lines and in_line(first) == 1)
+            held.commit()
+        assert places[0] and time.monotonic() - start < LONG_S / 2
+        store.close()
+
+
 RIGHTS = (
     "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink", "set", "ping",
     "get", "setrange", "hincrby", "zadd", "zcount", "zrange", "zrangebyscore", "zrem",

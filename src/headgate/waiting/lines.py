@@ -47,6 +47,9 @@ log = logging.getLogger("headgate")
 MOST_WAITERS = 10_000
 """The most callers in the lines of one limiter, unless it is given another bound."""
 
+_RETRY_US = 3_000_000
+"""How often the first in the line of a process tries whether its store, whose line it left, answers again."""
+
 _NAME_BYTES = 16
 
 
@@ -77,6 +80,9 @@ class WaitingLines:
         self._decides_without_store = store.failure == "never" or bool(self._limits[0].on_store_error)
         """Whether requests are decided although the store does not answer."""
 
+        self._rejoins = store.blocking and self._line() is not None
+        """Whether they go back to the store's line once it answers again; in a zone, that is of a stopped process."""
+
     def steps(self, key: Key, costs: tuple[int, ...], timeout_us: int, holding: Holding | None = None) -> WaitSteps:
         """Wait for a turn of `key`, at most `timeout_us`; the result is the decision, or the reservation."""
         request = Request(encode_key(key), (key,) * self._verdicts.groups, costs, holding)
@@ -102,18 +108,27 @@ class WaitingLines:
 
     def _turn(self, request: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
         """Wait in the line of the store; where it has none or does not answer, in that of this process."""
-        line, start_us = self._line(), self._clock.now_us()
-        if line is None:
-            return (yield from self._turn_in_process(request, timeout_us))
-        try:
-            return (yield from self._in_store.turn(line, request, timeout_us))
-        except StoreError:
-            if not self._decides_without_store:
-                raise
-        yield Leave()
-        return (yield from self._turn_in_process(request, max(0, timeout_us - (self._clock.now_us() - start_us))))
+        start_us, remaining_us, rejoins = self._clock.now_us(), timeout_us, self._rejoins
+        while True:
+            line = self._line()
+            if line is not None:
+                try:
+                    return (yield from self._in_store.turn(line, request, remaining_us))
+                except StoreError as error:
+                    if not self._decides_without_store:
+                        raise
+                    rejoins = rejoins and error.transient
+                yield Leave()
+                remaining_us = max(0, timeout_us - (self._clock.now_us() - start_us))
+            answer = yield from self._turn_in_process(request, remaining_us, rejoins=rejoins)
+            if answer is not None:
+                return answer
+            remaining_us = max(0, timeout_us - (self._clock.now_us() - start_us))
 
-    def _turn_in_process(self, request: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
+    def _turn_in_process(
+        self, request: Request, timeout_us: int, *, rejoins: bool
+    ) -> Generator[Any, Any, Answer | None]:
+        """Wait in the line of this process; None where the store answers again, and the request `rejoins` its line."""
         deadline_us = self._clock.now_us() + timeout_us
         if request.name in self._lines:
             self._shared.call_abandoned(request.name)
@@ -129,7 +144,8 @@ class WaitingLines:
             has_joined, wait_us = yield from self._join(request, ticket, timeout_us)
             if not has_joined:
                 return (yield from self._verdicts.refuse(request, wait_us))
-            if not ticket.called:
+            has_waited = not ticket.called
+            if has_waited:
                 yield Stand(ticket, timeout_us / US_PER_SECOND)
             if not ticket.called:
                 return (yield from self._verdicts.refuse(request, (yield from self._verdicts.wait_alone_us(request))))
@@ -141,7 +157,12 @@ class WaitingLines:
                 admitted = decision.allowed
                 if admitted or self._verdicts.is_hopeless(decision, remaining_us):
                     break
-                yield from self._pause(request, ticket, decision, remaining_us)
+                if rejoins and has_waited and not decision.degraded and self._line() is not None:
+                    return None
+                yield from self._pause(
+                    request, ticket, decision, remaining_us, at_most_us=_RETRY_US if rejoins else None
+                )
+                has_waited = True
         finally:
             try:
                 self._leave(request, ticket, admitted=admitted)
@@ -150,12 +171,16 @@ class WaitingLines:
                 raise
         return answer if admitted else (yield from self._verdicts.refuse_late(request, decision))
 
-    def _pause(self, request: Request, ticket: Ticket, decision: Decision, remaining_us: int) -> WaitSteps:
-        """Wait, first in line, for the moment that a refusal states.
+    def _pause(
+        self, request: Request, ticket: Ticket, decision: Decision, remaining_us: int, *, at_most_us: int | None
+    ) -> WaitSteps:
+        """Wait, first in line, for the moment that a refusal states, or for `at_most_us`.
 
         A place in flight may be free earlier: then the caller is called, and tries again as soon as the rates admit it.
         """
         rates_us, places_us = self._verdicts.waits_us(decision)
+        if at_most_us is not None:
+            rates_us, places_us = min(rates_us or 0, at_most_us), min(places_us or 0, at_most_us)
         if rates_us:  # another caller took what the plan counted on
             self._drop_plan(request.name)
         if self._freed_keys is None:
