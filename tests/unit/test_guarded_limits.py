@@ -177,6 +177,19 @@ def test_limits_with_a_fallback_hold_on_the_store_while_it_answers() -> None:
     assert store.calls[0][0] == "reserve" and store.calls[-2][0] == "commit"
 
 
+def test_a_local_hold_is_settled_in_the_store_too_where_an_answer_was_lost() -> None:
+    store = Remote()
+    bound: Any = fallback_limits(store)
+    store.up = False
+    held = bound.reserve(*reserving("x"))
+    lost_id = bound.id_of("key", "x")
+    assert held.decision.degraded == "local" and bound.settle_also(lost_id)
+    assert not bound.settle_also(bound.id_of("key", "y"))
+    bound.commit(held.id, 1)
+    pending = bound._state.pending_settlements
+    assert len(pending) + pending.sent == 1
+
+
 def test_a_local_hold_is_settled_locally_also_when_the_store_is_back() -> None:
     store = Remote()
     bound: Any = fallback_limits(store)

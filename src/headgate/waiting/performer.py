@@ -62,7 +62,8 @@ class Performer:
         if not lost_id:
             return None
         held_id = answer.id if isinstance(answer, Reserved) and answer.decision.allowed else ""
-        if held_id and (held_id == lost_id or self._bound.settle_also(lost_id)):
+        settle_also = getattr(self._bound, "settle_also", None)  # of limits with a choice for outages
+        if held_id and (held_id == lost_id or (settle_also is not None and settle_also(lost_id))):
             return None
         return self._bound.commit(lost_id, 0)
 

@@ -62,6 +62,7 @@ class FallbackLimits:
         self._breaker = breaker
         self._probe = probe
         self._state = state or FallbackState(breaker.shown, lambda _: bound.commit)
+        self.settle_also = self._state.holds.settle_also
         self._holds = GuardedHolds(
             _AlwaysTry(self._failed),
             bound,
