@@ -175,6 +175,7 @@ def test_amounts_are_of_their_units_on_an_event_loop(kind: str) -> None:
             assert (await block.extend(more={"tokens": 1})).outcome == "extended"
             assert (await block.commit({"tokens": 5})).actuals == (5, 1)
         assert remaining(await one.peek("key", 0)) == {"api.hour": 98, "api.tokens.hour": 975}
+        await one.close()
 
     asyncio.run(work())
 
