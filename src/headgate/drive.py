@@ -157,26 +157,18 @@ def nested(outer: Generator[Any, Any, T], inner: Callable[[Any], Generator[Any, 
         outer.close()
 
 
-def all_or_error(results: Sequence[T | Exception]) -> list[T]:
-    """The results of `together`; raises the first error among them."""
-    values = []
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-        values.append(result)
-    return values
-
-
-async def all_in_portions(
-    requests: Sequence[Any], answer_many: Callable[[Sequence[Any]], Awaitable[Sequence[T | Exception]]]
-) -> list[T]:
+def all_in_portions(requests: Sequence[Any], answer_many: Callable[[Sequence[Any]], Any]) -> Generator[Any, Any, Any]:
     """The answers to many requests, in their order; raises the first error among them, which ends the rest.
 
-    They are asked in portions, each of which has a deadline of its own.
+    They are asked in portions, each of which has a deadline of its own; `answer_many` answers one, or returns an
+    awaitable of the answers, with errors in their places.
     """
-    values: list[T] = []
+    values: list[Any] = []
     for start in range(0, len(requests), _PORTION):
-        values += all_or_error(await answer_many(requests[start : start + _PORTION]))
+        for answer in (yield answer_many(requests[start : start + _PORTION])):
+            if isinstance(answer, Exception):
+                raise answer
+            values.append(answer)
     return values
 
 

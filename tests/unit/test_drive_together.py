@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.drive import all_in_portions, drive_together
+from headgate.drive import all_in_portions, drive_async, drive_together
 
 Work = Generator[int, Any, str]
 
@@ -57,11 +57,11 @@ def test_an_error_that_ends_a_generator_is_its_result_and_the_others_continue() 
 def test_many_requests_are_made_in_portions_and_the_first_error_ends_the_rest() -> None:
     do = Doing()
     numbers = list(range(100, 1_700))
-    assert asyncio.run(all_in_portions(numbers, do)) == [2 * number for number in numbers]
+    assert asyncio.run(drive_async(all_in_portions(numbers, do))) == [2 * number for number in numbers]
     assert [number for batch in do.batches for number in batch] == numbers and max(map(len, do.batches)) <= 500
     do = Doing()
     with pytest.raises(ValueError, match="13 is refused"):
-        asyncio.run(all_in_portions([1, 13, *numbers], do))
+        asyncio.run(drive_async(all_in_portions([1, 13, *numbers], do)))
     assert len(do.batches) == 1
 
 

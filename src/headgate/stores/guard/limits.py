@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
-from headgate.drive import all_in_portions, all_or_error, drive, drive_async, drive_together, each, nested, together
+from headgate.drive import all_in_portions, drive, drive_async, drive_together, each, nested, together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
@@ -100,6 +100,10 @@ class _GuardedLimits:
         units = cost if type(cost) is int else single_cost(self._limits, cost)
         return Operation((key,) * self._groups, (units,) * self._groups, commit=commit)
 
+    def _operations(self, keys: Iterable[Key], costs: int | Iterable[int] | None) -> list[Operation]:
+        """The operations of many keys."""
+        return [self._operation(key, cost) for key, cost in zip(*checked_pairs(keys, costs), strict=True)]
+
     def _deciding(self, operation: Operation) -> Steps[Decision]:
         """Decide an operation: yields it where the store is to decide it."""
         if self._refusals.known and self._may_remember(operation):
@@ -181,13 +185,14 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         return self.decide(self._operation(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        pairs = zip(*checked_pairs(keys, costs), strict=True)
-        steps = together([self._deciding(self._operation(key, cost)) for key, cost in pairs])
-        decide_many = getattr(self._bound, "decide_many", None) or each(self._bound.decide)
-        return PythonDecisions(all_or_error(drive(steps, decide_many)))
+        return PythonDecisions(drive(all_in_portions(self._operations(keys, costs), self.decide_many)))
 
     def decide(self, operation: Operation, /) -> Decision:
         return drive(self._deciding(operation), self._bound.decide)
+
+    def decide_many(self, operations: Sequence[Operation], /) -> list[Decision | Exception]:
+        decide_many = getattr(self._bound, "decide_many", None) or each(self._bound.decide)
+        return drive(together(list(map(self._deciding, operations))), decide_many)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         drive(self._giving_back(receipt, ago_us))
@@ -230,9 +235,7 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
         return self.decide(self._operation(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        pairs = zip(*checked_pairs(keys, costs), strict=True)
-        operations = [self._operation(key, cost) for key, cost in pairs]
-        return PythonDecisions(await all_in_portions(operations, self.decide_many))
+        return PythonDecisions(await drive_async(all_in_portions(self._operations(keys, costs), self.decide_many)))
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
         return drive_async(self._deciding(operation), self._bound.decide)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.clock import Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
-from headgate.drive import all_in_portions, all_or_error, drive, drive_async, drive_together, together
+from headgate.drive import all_in_portions, drive, drive_async, drive_together, together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key, check_now
@@ -117,7 +117,7 @@ class RedisLimits(_RedisLimits, BoundLimits):
         return self.decide(self._operation(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        return PythonDecisions(all_or_error(self.decide_many(self._operations(keys, costs))))
+        return PythonDecisions(drive(all_in_portions(self._operations(keys, costs), self.decide_many)))
 
     def decide_many(self, operations: Sequence[Operation], /) -> list[Decision | Exception]:
         """Decide operations together; an error is in the place of the answer that it prevented."""
@@ -201,7 +201,7 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
         return self.decide(self._operation(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        return PythonDecisions(await all_in_portions(self._operations(keys, costs), self.decide_many))
+        return PythonDecisions(await drive_async(all_in_portions(self._operations(keys, costs), self.decide_many)))
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
         return drive_async(self._commands.decide(operation, self._clock), self._run)
