@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from headgate import MemoryStore
+from headgate import Limiter, MemoryStore, SharedStore
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
@@ -19,6 +20,7 @@ from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from headgate.stores.protocol import BoundLimits, StoreStats
+from subjects import ZONES
 
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}]}
 
@@ -163,3 +165,22 @@ def test_a_list_with_one_cost_that_cannot_be_counted_is_refused_whole(cost: dict
     assert status == 400 and problem["detail"].endswith(alone["detail"])
     peeked = call(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": 0}).encode())
     assert json.loads(peeked.body)["remaining"] == 60  # nothing was charged
+
+
+@pytest.mark.skipif(not ZONES, reason="zones need the native core")
+def test_a_zone_of_which_a_part_fails_is_ready_for_the_rest(tmp_path: Path) -> None:
+    """Its list of limits is full: it decides those that it knows, and no further ones."""
+    store = SharedStore(tmp_path / "zone", size=1 << 20)
+    rules: list[Any] = [
+        {"name": name, "match": {"path": f"/{name}"}, "by": [], "limits": "5/minute"} for name in ("known", "new")
+    ]
+    service = Service(AsyncGate({"version": 1, "rules": rules}, store=store))
+
+    def check(path: str) -> Any:
+        return json.loads(call(service, "POST", "/v1/check", json.dumps({"request": {"path": path}}).encode()).body)
+
+    assert check("/known")["remaining"] == 4
+    for number in range(255):
+        Limiter("5/minute", store=store, name=f"limiter-{number}").hit("key")
+    assert (check("/new")["degraded"], check("/known")["remaining"]) == ("local", 3)
+    assert call(service, "GET", "/readyz").body == b"ready\n"

@@ -37,7 +37,7 @@ class Service:
         gate.watch_waiting(self._on_waiting)
         self.draining = False
         self.store_error: Exception | None = None
-        """Why requests are decided without the store; None while it decides."""
+        """Why all requests are decided without the store; None while it decides, and of one that fails in parts."""
 
         decider = Decider(gate, self.events)
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
@@ -86,7 +86,8 @@ class Service:
             )
 
     def _on_store(self, error: Exception | None) -> None:
-        self.store_error = error
+        if self.gate.store.failure != "in parts":
+            self.store_error = error
         self.events.publish(StoreRecovered() if error is None else StoreDegraded(str(error)))
 
     def _on_settlements(self, stored: int, sent: int, lost: int) -> None:
