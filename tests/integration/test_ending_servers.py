@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -71,8 +72,7 @@ def test_a_request_that_is_cancelled_is_freed_before_the_lifespan_ends_where_not
 ) -> None:
     scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "client": ("203.0.113.9", 1)}
 
-    async def statuses(path: str, *, cancels: bool) -> list[Any]:
-        limits = for_starlette.RateLimits(store=store_of(server, "lifespan"), scope="all")
+    async def statuses(path: str, limits: for_starlette.RateLimits, *, cancels: bool) -> list[Any]:
         sent_statuses: list[Any] = []
         entered = asyncio.Event()
         lifespan_events: asyncio.Queue[Any] = asyncio.Queue()
@@ -114,8 +114,24 @@ def test_a_request_that_is_cancelled_is_freed_before_the_lifespan_ends_where_not
         await lifespan
         return sent_statuses
 
-    assert asyncio.run(statuses("/wait", cancels=True)) == []
-    assert asyncio.run(statuses("/", cancels=False))[:1] == [200]
+    def make_limits() -> for_starlette.RateLimits:
+        return for_starlette.RateLimits(store=store_of(server, "lifespan"), scope="all")
+
+    async def read_elsewhere() -> list[Any]:
+        limits = make_limits()
+        try:
+            return await statuses("/", limits, cancels=False)
+        finally:
+            await limits.aclose()
+
+    async def test() -> None:
+        limits = make_limits()
+        assert await statuses("/wait", limits, cancels=True) == []
+        with ThreadPoolExecutor() as pool:  # this loop stands still meanwhile, as if it had ended
+            assert pool.submit(asyncio.run, read_elsewhere()).result()[:1] == [200]
+        await limits.aclose()
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
