@@ -596,6 +596,30 @@ def test_a_result_is_returned_although_redis_is_slow_when_it_is_first_asked_for(
     run(main())
 
 
+def test_a_job_that_redis_has_lost_is_unknown_to_those_who_wait_for_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.llm.queue.queue.CHECK_S", 0.2)
+
+    async def main() -> None:
+        name = new_name()
+        async with AsyncLlmQueue(store=with_timeout(server.url), name=name) as queue:
+            job = await queue.submit(body())
+
+            async def watched() -> list[int]:
+                return [position.ahead async for position in queue.positions(job.id, every=0.1)]
+
+            waiting = [asyncio.create_task(queue.result(job.id)), asyncio.create_task(watched())]
+            await asyncio.sleep(0.5)
+            with closing(redis.Redis.from_url(server.url)) as client:
+                for key in client.scan_iter(f"*{name}*"):  # as FLUSHALL does, or a restart without persistence
+                    client.delete(key)
+            for result in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(result, UnknownJob)
+
+    run(main())
+
+
 def test_no_job_is_lost_while_redis_is_down() -> None:
     async def main() -> None:
         with single("appendonly yes", "appendfsync always") as server:

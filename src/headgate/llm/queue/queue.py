@@ -29,6 +29,9 @@ DEFAULT_OUTPUT = 1_000
 _LEAST_S = 0.02
 """The shortest interval between queries of a backlog, whose clock may be behind."""
 
+CHECK_S = 30.0
+"""The longest interval between queries for a job of which there is no news."""
+
 _MOST_TOKENS = 1 << 32
 _FOREVER_S = 1e9
 
@@ -114,7 +117,7 @@ class AsyncLlmQueue:
                             continue
                         if job.ended:
                             return job
-                        await wait_for(event, self._until_deadline_s(job))
+                        await wait_for(event, self._until_check_s(job))
         except TimeoutError:
             if job is None and unanswered is not None:
                 raise unanswered from None
@@ -140,7 +143,7 @@ class AsyncLlmQueue:
                     yield position
                 if position.state not in ("waiting", "running"):
                     return
-                await wait_for(event, self._until_deadline_s(await self.backlog.get(id)))
+                await wait_for(event, self._until_check_s(await self.backlog.get(id)))
                 await asyncio.sleep(every)
 
     async def cancel(self, id: str) -> Job:
@@ -188,11 +191,15 @@ class AsyncLlmQueue:
             raise ArgumentError(f"deadline is above 0 and at most {LONGEST_DEADLINE_S:,} seconds, not {stated}")
         return max(1, round(deadline * US_PER_SECOND))
 
-    def _until_deadline_s(self, job: Job) -> float | None:
-        """Return the seconds until a waiting job expires, so that its expiry is noticed without a worker, too."""
+    def _until_check_s(self, job: Job) -> float:
+        """Return the seconds until a job is read again without news of it.
+
+        So a waiting job is noticed to have expired without a worker, and any job to be gone from a store that was
+        emptied or lost its data.
+        """
         if not job.deadline_us or job.state != "waiting":
-            return None
-        return max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND)
+            return CHECK_S
+        return min(CHECK_S, max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND))
 
 
 def _timeout_s(timeout: float | None) -> float | None:
