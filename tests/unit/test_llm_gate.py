@@ -778,6 +778,20 @@ def test_a_webhook_with_an_invalid_answer_is_notified_of_the_next_soft_limit(
     until(lambda: caplog.text.count("the webhook of soft limits") == 2)
 
 
+def test_soft_limits_that_a_slow_webhook_drops_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("headgate.llm.webhook._MOST_WAITING", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%", "hold": "max"}
+        gate = gate_of(rule, webhook=f"http://127.0.0.1:{server.getsockname()[1]}/budgets")
+        assert gate.reserve("m", team="red", input_tokens=0, max_tokens=600_000)
+        with server.accept()[0]:
+            for number in range(4):
+                assert gate.reserve("m", team=f"team {number}", input_tokens=0, max_tokens=600_000)
+    assert caplog.messages.count("the webhook of soft limits is too slow: 1 wait, others are dropped") == 1
+
+
 def test_the_books_have_each_hold_refusal_and_settling() -> None:
     books, clock = Written(), ManualClock()
     gate = gate_of(clock=clock, books=books, hold="max")

@@ -42,7 +42,8 @@ class Webhook:
     """Sends soft limits to a URL as JSON, one POST each, from a thread of its own.
 
     A failure is logged, without the URL, which may contain a secret, and is not retried. At most a thousand soft limits
-    wait; further ones are dropped. `claims` show what other processes have sent.
+    wait; further ones are dropped, which is logged once until others can wait again. `claims` show what other processes
+    have sent.
     """
 
     def __init__(self, url: str, clock: Clock, claims: NotificationClaims) -> None:
@@ -55,6 +56,7 @@ class Webhook:
         self._waiting: Queue[tuple[SoftLimit, bool]] = Queue(_MOST_WAITING)
         """Soft limits, and whether each is to be reported; otherwise it is only claimed for longer."""
 
+        self._is_dropping = False
         self._lock = ProcessLock()
         self._process = 0
         """The id of the process that has the thread; 0 if there is no thread."""
@@ -70,7 +72,13 @@ class Webhook:
                 try:
                     self._waiting.put_nowait((limit, is_new))
                 except Full:
+                    if not self._is_dropping:
+                        log.warning(
+                            "the webhook of soft limits is too slow: %d wait, others are dropped", _MOST_WAITING
+                        )
+                    self._is_dropping = True
                     continue
+                self._is_dropping = False
                 starts = self._process != os.getpid()
                 self._process = os.getpid()
             if starts:
