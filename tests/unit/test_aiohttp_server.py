@@ -550,13 +550,19 @@ def test_files_and_generated_bodies_count_by_their_bytes(tmp_path: Path) -> None
 
         return web.Response(body=parts())
 
-    limit = RateLimits()("99/minute", counts=count)
+    async def send_opened(request: web.Request) -> web.Response:
+        return web.Response(body=(tmp_path / "file").open("rb"))
+
+    limit = RateLimits()("99/minute; 1 concurrent", counts=count)
     app = web.Application()
     for path, handler in (("/file", send_file), ("/opened", send_file_object), ("/generated", generate), ("/", read)):
         app.router.add_get(path, limit(handler))
+    app.router.add_get("/closed", limit(send_opened))  # aiohttp closes it once it is sent
     requests = [{"path": path, "method": method} for path in ("/file", "/opened", "/") for method in ("GET", "HEAD")]
-    responses_to(app, *requests, {"path": "/generated"})
+    requests += [{"path": "/generated"}, {"path": "/closed"}, {"path": "/closed"}]
+    assert set(statuses(app, *requests)) == {200}
     assert counted_bytes.pop(("GET", "/generated")) >= 800
+    assert counted_bytes.pop(("GET", "/closed")) == 1000
     assert counted_bytes == {
         ("GET", "/file"): 1000, ("GET", "/opened"): 700, ("GET", "/"): 4,
         ("HEAD", "/file"): 0, ("HEAD", "/opened"): 0, ("HEAD", "/"): 0,

@@ -136,5 +136,14 @@ def _body_bytes(response: web.StreamResponse) -> int:
         return len(body)
     if isinstance(response, web.FileResponse):  # the system may send it, past what aiohttp counts
         return response.content_length or 0
-    size = body.size if isinstance(body, payload.Payload) else None
+    size = _payload_bytes(body) if isinstance(body, payload.Payload) else None
+    if size is None and response.content_length is not None:  # what was known before the file was closed
+        return response.content_length
     return response.body_length if size is None else size
+
+
+def _payload_bytes(body: payload.Payload) -> int | None:
+    try:
+        return body.size
+    except ValueError:  # of a file, which is closed once it is sent
+        return None
