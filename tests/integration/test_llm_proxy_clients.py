@@ -348,7 +348,7 @@ def test_a_client_may_send_a_request_as_soon_as_a_response_ends(provider: Provid
             body = json.dumps({**BODY, "stream": number % 2 == 0}).encode()
             connection.sendall(request_of(body))
             received = b""
-            while not received.endswith((b"0\r\n\r\n", b"}}", b'"}]}')):
+            while not received.endswith((b"\r\n0\r\n\r\n", b"}}", b'"}]}')):
                 part = connection.recv(65536)
                 assert part, f"closed after {number} responses"
                 received += part

@@ -77,8 +77,9 @@ class Proxy:
         )  # fmt: skip
         self.server = server
         self.connections = ClientConnections(
-            server, most=options.connections, head_s=options.head_s, arriving_bytes=options.arriving_bytes
-        )
+            server, most=options.connections, idle_s=options.idle_s, head_s=options.head_s,
+            arriving_bytes=options.arriving_bytes,
+        )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._long_bodies = asyncio.Semaphore(_MOST_LONG)
         self._running: set[asyncio.Task[None]] = set()

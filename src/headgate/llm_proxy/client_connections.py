@@ -28,18 +28,19 @@ _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 
 
 class ClientConnections:
-    """All connections of a server; `watch` closes those on which a head does not arrive in time."""
+    """All connections of a server; `watch` closes those on which no request, or not all of a head, arrives in time."""
 
     def __init__(
-        self, new_handler: Callable[[], web.RequestHandler], *, most: int, head_s: float, arriving_bytes: int
-    ) -> None:
+        self, new_handler: Callable[[], web.RequestHandler], *, most: int, idle_s: float, head_s: float,
+        arriving_bytes: int,
+    ) -> None:  # fmt: skip
         """`new_handler` makes the server's own handler of a connection: the `protocol` of its requests.
 
         `arriving_bytes` bounds the memory of all requests that are incomplete, or that no provider has answered.
         """
         self._new_handler = new_handler
         self.most = most
-        self.head_s = head_s
+        self.idle_s, self.head_s = idle_s, head_s
         self._most_arriving_bytes = arriving_bytes
         self.arriving_bytes = 0
         self.open: dict[object, ClientConnection] = {}
@@ -53,6 +54,9 @@ class ClientConnections:
 
         self.heads: dict[ClientConnection, float] = {}
         """Connections with an incomplete head, and the loop's time at which it began, the earliest first."""
+
+        self.unused: dict[ClientConnection, float] = {}
+        """Connections without a first request, and when they began; aiohttp closes them only since 3.14.5."""
 
     def accept(self) -> ClientConnection:
         """Make the protocol of a new connection, for the event loop."""
@@ -109,13 +113,15 @@ class ClientConnections:
             connection.answered()
 
     async def watch(self) -> None:
-        """Refuse clients whose heads do not arrive in time; runs until cancelled."""
+        """Refuse clients whose heads do not arrive in time, and close unused connections; runs until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(_LONGEST_CHECK_S, self.head_s / 4))
-            late_s = loop.time() - self.head_s
-            for connection in [late for late, start_s in self.heads.items() if start_s <= late_s]:
+            await asyncio.sleep(min(_LONGEST_CHECK_S, self.head_s / 4, self.idle_s / 4))
+            now_s = loop.time()
+            for connection in [late for late, start_s in self.heads.items() if start_s <= now_s - self.head_s]:
                 connection.refuse(Problem.LATE_HEAD, f"The head of a request has to come within {self.head_s:g} s.")
+            for connection in [unused for unused, start_s in self.unused.items() if start_s <= now_s - self.idle_s]:
+                connection.abort()
 
 
 class ClientConnection(asyncio.Protocol):
@@ -213,13 +219,13 @@ class ClientConnection(asyncio.Protocol):
         connections, self._phase = self._connections, _HEAD
         connections.waiting[self] = connections.arriving[self] = None
         connections.heads[self] = asyncio.get_running_loop().time()
+        connections.unused.pop(self, None)
 
     def _forget(self) -> None:
         connections = self._connections
         self.release_bytes()
-        connections.heads.pop(self, None)
-        connections.waiting.pop(self, None)
-        connections.arriving.pop(self, None)
+        for collection in (connections.heads, connections.waiting, connections.arriving, connections.unused):
+            collection.pop(self, None)
         connections.open.pop(self._handler, None)
 
     # Callbacks of the event loop.
@@ -231,6 +237,7 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(Problem.TOO_MANY, "Too many calls are under way.")
             return
         self._connections.open[self._handler] = self
+        self._connections.unused[self] = asyncio.get_running_loop().time()
         self.set_phase(_IDLE)
         self._handler.connection_made(transport)
 
