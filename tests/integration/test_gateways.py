@@ -231,3 +231,18 @@ def test_nginx_that_passes_what_cannot_be_checked_passes_nothing_that_the_servic
         assert client.post("/api/login", headers=many).status_code == 500
         service.stop()
         assert client.post("/api/login").status_code == 200
+
+
+def test_nginx_asks_about_bodies_that_only_a_location_allows_and_keeps_no_answer_in_a_cache(
+    tmp_path: Path, service: RunningService, upstream: int
+) -> None:
+    configuration = shown("nginx", service.url.removeprefix("http://"), f"127.0.0.1:{upstream}")
+    configuration = configuration.replace(
+        "location / {", "location / { proxy_cache off; client_max_body_size 9m; client_body_buffer_size 9m;", 1
+    )
+    configuration = configuration.replace("\nserver {", "\nserver { proxy_cache all; proxy_cache_valid 200 403 1m;", 1)
+    kept = f"proxy_cache_path {tmp_path}/cache keys_zone=all:1m;\n"
+    with nginx_with(tmp_path, kept + configuration) as port, client_of(port) as client:
+        answers = [client.post("/api/login", content=b"x" * 2_000_000)]
+        answers += [client.post("/api/login") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 2
