@@ -371,6 +371,21 @@ def test_a_request_of_several_limits_never_evicts_a_state_of_its_own(core: str) 
     assert not other.hit("blocked")
 
 
+@pytest.mark.parametrize("on_full", ["forget", "refuse", "pass"])
+def test_an_ended_state_of_a_request_takes_up_room_again(core: str, on_full: str) -> None:
+    clock = ManualClock()
+    store = MemoryStore(core=core, max_keys=2, on_full=on_full)  # type: ignore[arg-type]
+    one = Limiter("5/minute fixed", store=store, name="api", clock=clock)
+    both = Limiter("5/minute fixed; 10/hour fixed", store=store, name="api", clock=clock)
+    other = Limiter("1/hour fixed", store=store, name="other", clock=clock)
+    assert one.hit("key")
+    assert other.hit("blocked") and not other.hit("blocked")
+    clock.advance(60_000_000)  # the first limit of the request has a state that has ended; the second has none
+    both.hit("key")
+    assert store.stats().keys <= 2
+    assert not other.hit("blocked")
+
+
 def test_a_refusal_for_lack_of_room_reports_what_is_left_of_each_limit(core: str) -> None:
     clock = ManualClock()
     store = MemoryStore(core=core, max_keys=2, on_full="refuse")  # type: ignore[arg-type]

@@ -270,7 +270,7 @@ class HoldingTable(PythonTable):
 
     def _store_debt(self, name: StateKey, limit: CompiledLimit, state: State, now_us: int) -> None:
         """Store the debt of a key that was dropped: it needs room like a new key."""
-        if self._reserve(Step(limit, None, 0), name, (), 0, now_us) is not None:
+        if self._reserve(Step(limit, None, 0), name, (), (), now_us) is not None:
             self._counts["passed_full"] += 1
         else:
             self._store(name, limit, state)

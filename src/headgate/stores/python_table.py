@@ -223,13 +223,13 @@ class PythonTable:
         """Find room for the new states of an admitted decision, or let `on_full` decide."""
         states = list(outcome.states)
         degraded = ""
-        new = 0
+        admitted: list[StateKey] = []
         for index, (step, name) in enumerate(zip(steps, names, strict=True)):
             if states[index] is None or ALGORITHMS[step.limit.algorithm].in_flight:
                 continue
-            full = self._reserve(step, name, names, new, now_us)
+            full = self._reserve(step, name, names, admitted, now_us)
             if full is None:
-                new += name not in self._entries
+                admitted.append(name)
             elif step.shadow or self._on_full == "pass":
                 self._counts["passed_full"] += 1
                 states[index] = None
@@ -251,12 +251,15 @@ class PythonTable:
         return Outcome(False, tuple(readings), (None,) * len(steps))
 
     def _reserve(
-        self, step: Step, name: StateKey, own_names: Sequence[StateKey], new: int, now_us: int
+        self, step: Step, name: StateKey, own_names: Sequence[StateKey], admitted: Sequence[StateKey], now_us: int
     ) -> _Full | None:
-        """Make room for one more state, or one more log entry; return None if there is room."""
+        """Make room for one more state, or one more log entry, beside the `admitted` ones; None if there is room.
+
+        An admitted state that has expired may be dropped meanwhile, and needs room again.
+        """
         if name not in self._entries:
             self._sweep(_SWEPT_PER_KEY, now_us, own_names)
-            if len(self._entries) + new >= self._max_keys:
+            while len(self._entries) + sum(other not in self._entries for other in admitted) >= self._max_keys:
                 full = self._free_one(now_us, own_names)
                 if full is not None:
                     return full
