@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from headgate import heartbeat
@@ -158,13 +158,22 @@ class HeldCalls:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
 
 
+_BLOCKS: tuple[type, ...] = tuple(type(make(iter)(())) for make in (contextmanager, asynccontextmanager))  # type: ignore
+"""The types of what a function below `contextmanager` or `asynccontextmanager` gives."""
+
+
 def _started(function: Callable[..., Any], result: Any) -> Any:
-    """Return the result of a call; raises ConfigError for one that runs later, on an event loop, without its place."""
+    """Return the result of a call; raises ConfigError for one that runs later, without its place."""
     if inspect.iscoroutine(result):
         result.close()
         raise ConfigError(f"{name_of(function)} gives a coroutine, which runs later: use AsyncLimiter")
     if inspect.isasyncgen(result):
         raise ConfigError(f"{name_of(function)} gives an async generator, which runs later: put limit next to that")
+    if isinstance(result, _BLOCKS):
+        raise ConfigError(
+            f"{name_of(function)} gives a context manager, whose block runs later: put limit below @contextmanager, "
+            "next to the function, or write: with limiter.reserve(key)"
+        )
     return result
 
 

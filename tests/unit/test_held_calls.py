@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -88,6 +89,18 @@ def test_a_coroutine_that_would_run_without_its_place_is_refused(limiter: Limite
 
     with pytest.raises(ConfigError, match=r"work gives a coroutine, which runs later: use AsyncLimiter"):
         limiter.limit("key")(decorated(work))()
+    assert free(limiter)[0] == 2
+
+
+def test_a_context_manager_holds_its_place_for_its_block_if_limit_is_next_to_the_function(limiter: Limiter) -> None:
+    def job() -> Iterator[int]:
+        yield free(limiter)[0]
+
+    with contextmanager(limiter.limit("key")(job))() as places:
+        assert (places, free(limiter)[0]) == (1, 1)
+    for make in (contextmanager, asynccontextmanager):
+        with pytest.raises(ConfigError, match=r"job gives a context manager, .* put limit below @contextmanager"):
+            limiter.limit("key")(make(job))()  # type: ignore[arg-type]
     assert free(limiter)[0] == 2
 
 
