@@ -251,3 +251,11 @@ def test_limits_without_requests_extend_leases(holding_kind: str) -> None:
     assert limiter.extend(held.id).outcome == "extended" and held.extend().outcome == "extended"
     assert held.commit({"tokens": 2}).actuals == (1, 2)
     assert left(limiter) == {"api.jobs.concurrent": 5, "api.tokens.hour": 98}
+
+
+def test_a_settled_hold_of_large_amounts_is_found_by_a_limiter_of_one_of_its_units(holding_kind: str) -> None:
+    two, one = limiters(holding_kind, "9 tokens/hour fixed; 1000 usd/hour fixed", "9 tokens/hour fixed")
+    held = two.reserve("key", {"tokens": 1, "usd": "333.333333333"})
+    assert two.commit(held.id).outcome == "settled"
+    again = one.commit(held.id)
+    assert (again.outcome, again.actuals) == ("already settled", (1, 333_333_333_333))

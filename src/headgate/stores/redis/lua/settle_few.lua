@@ -7,10 +7,11 @@
 
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
+if sub(record, 33, 34) ~= '\1\0' then return 'X' end -- not one group: what follows is elsewhere
 local given_us, actual = unpack('<dd', ARGV[1])
-local lease_end, remember_us, groups, name_count, count, part_count, settled, settled_us, settled_with, key, epoch, at =
+local lease_end, remember_us, _, name_count, count, part_count, settled, settled_us, settled_with, key, epoch, at =
   unpack('<ddHHHHBddHc0c8', record, 17)
-if groups ~= 1 or name_count ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
+if name_count ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
 if not (lease_end <= 2 * LARGEST and remember_us <= LARGEST and settled_us <= LARGEST) then return 'X' end -- damaged
 local mode, limits_end, undoes = settled == 1 and PEEK or HIT, at + #ARGV[2], false
 --@ include steps.moment
