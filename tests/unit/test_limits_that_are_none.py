@@ -223,6 +223,15 @@ def test_a_scope_is_text_or_a_function(limit: Any, scope: Any) -> None:
         limit("1/minute", scope=scope)
 
 
+@pytest.mark.parametrize("limit", [for_fastapi.rate_limit, for_flask.rate_limit, for_litestar.rate_limit])
+def test_a_scope_is_no_coroutine_function(limit: Any) -> None:
+    async def scope(request: Any) -> str:
+        return "all"
+
+    with pytest.raises(ConfigError, match="scope cannot be a coroutine function"):
+        limit("1/minute", scope=scope)
+
+
 @pytest.mark.parametrize("options", [{"limits": "1/minute"}, {}])
 def test_websockets_of_the_litestar_plugin_is_true_or_false(options: Any) -> None:
     websockets: Any = "false"

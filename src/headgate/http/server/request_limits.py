@@ -94,6 +94,8 @@ class RequestLimits:
         self._scope: Any = options.get("scope", _endpoint_counter) if routed else None
         if routed and not isinstance(self._scope, str) and not callable(self._scope):
             raise ConfigError(f"scope is text or a function of the request, not {self._scope!r:.40}")
+        if iscoroutinefunction(self._scope):
+            raise ConfigError("scope cannot be a coroutine function: nothing awaits its result")
         store: Any = options.get("store", "memory://")
         if not isinstance(options.get("store", ""), str | Store):
             raise ConfigError(f"store is a URL or a store, not {store!r:.40}")
