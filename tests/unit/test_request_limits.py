@@ -578,6 +578,21 @@ def test_an_invalid_refusal_raises_an_error(colour: str, result: Any, message: s
         judge.answer(new_request())
 
 
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (5.5, "the function for key returned a float: a key is text, or a tuple"),
+        (b"ann", "the function for key returned a bytes: a key is text, or a tuple"),
+        (("user", 5.5), "the function for key returned a tuple with a float: a key is text, or a tuple"),
+    ],
+)
+def test_a_key_that_cannot_be_one_names_the_option(colour: str, key: Any, message: str) -> None:
+    for routed in (False, True):
+        judge = Judge(colour, limits="1/minute", key=lambda request: key, routed=routed)
+        with pytest.raises(ArgumentError, match=f"^{message}"):
+            judge.answer(new_request())
+
+
 # Invalid options.
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headgate.errors import ConfigError
+from headgate.errors import ArgumentError, ConfigError, kind_of
 from headgate.http.server.ipv6_aggregate import MOST_TIMES
 from headgate.keys import Key
 from headgate.policy.client_address import UNIX, AddressRules, parse_network
@@ -75,7 +75,8 @@ def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[Addres
 def usable(key: Any) -> Any:
     """Return a key as it is counted; None for one that lacks a part.
 
-    Parts that are long or not valid text, as a client may send them, are replaced by digests.
+    Parts that are long or not valid text, as a client may send them, are replaced by digests. Raises ArgumentError for
+    what is no key.
     """
     if type(key) is str and 0 < len(key) <= LONGEST_VALUE and key.isascii():
         return key
@@ -85,8 +86,14 @@ def usable(key: Any) -> Any:
     for part in parts:
         if part is None or part == "":
             return None
-        if isinstance(part, str) and not (len(part) <= LONGEST_VALUE and part.isascii()):
-            plain = False
+        if isinstance(part, str):
+            if not (len(part) <= LONGEST_VALUE and part.isascii()):
+                plain = False
+        elif not isinstance(part, int):
+            raise ArgumentError(
+                f"the function for key returned {kind_of(key)}{f' with {kind_of(part)}' if part is not key else ''}: "
+                "a key is text, or a tuple of texts and whole numbers"
+            )
     if not plain:
         parts = tuple(bounded(part) if isinstance(part, str) else part for part in parts)
         return parts if isinstance(key, tuple) else parts[0]
