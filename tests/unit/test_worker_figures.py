@@ -139,6 +139,20 @@ def test_a_folder_for_which_memory_has_no_room_is_on_the_disk_and_removed_there_
     other.remove()
 
 
+def test_a_system_without_a_folder_for_temporary_files_has_one_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_folder() -> str:  # as where a container's file system is read-only
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", no_folder)
+    folder = LockedFolder(METRICS)
+    assert folder.path.parent == Path("/dev/shm")
+    folder.remove()
+    with pytest.raises(
+        OSError, match=r"no room for 1,152,921,504,606,846,976 bytes, nor a folder .*name a folder in TMPD"
+    ):
+        LockedFolder(METRICS, size=1 << 60)
+
+
 def test_a_full_disk_is_found_when_files_are_created_and_not_when_a_worker_counts(tmp_path: Path) -> None:
     make_files(tmp_path, 2)
     sizes = {(file.stat().st_size, file.stat().st_blocks * 512) for file in tmp_path.iterdir()}

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from errno import ENOSPC
 from pathlib import Path
 
 METRICS = "headgate-metrics-"
@@ -27,15 +28,27 @@ class LockedFolder:
     """
 
     def __init__(self, prefix: str, parent: Path | None = None, *, size: int = 0) -> None:
-        parents = [_MEMORY, Path(tempfile.gettempdir())] if parent is None else [parent]
+        parents = [_MEMORY, *_temporary()] if parent is None else [parent]
         for abandoned in (folder for each in parents for folder in each.glob(f"{prefix}*")):
             _remove_if_abandoned(abandoned)
-        self.path, self._lock = _claim(next((each for each in parents if _has_space(each, size)), parents[-1]), prefix)
+        chosen = next((each for each in parents if _has_space(each, size)), parents[-1])
+        if chosen is _MEMORY and not _has_space(chosen, size):
+            advice = "nor a folder for temporary files: give it more (--shm-size), or name a folder in TMPDIR"
+            raise OSError(ENOSPC, f"there is no room for {size:,} bytes, {advice}", str(_MEMORY))
+        self.path, self._lock = _claim(chosen, prefix)
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _temporary() -> list[Path]:
+    """The folder of temporary files; none in a container whose file system is read-only, except in memory."""
+    try:
+        return [Path(tempfile.gettempdir())]
+    except FileNotFoundError:
+        return []
 
 
 def _has_space(parent: Path, size: int) -> bool:
