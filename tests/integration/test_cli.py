@@ -504,7 +504,8 @@ def test_ctrl_c_is_an_exit_status_and_one_line(tmp_path: Path) -> None:
     assert (process.returncode, stderr) == (130, "headgate: interrupted\n")
 
 
-def test_sigterm_leaves_no_copy_of_a_log_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_copy_of_a_log_behind(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "headgate", "replay", "-", "--policy", SHOP],
         stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -514,9 +515,23 @@ def test_sigterm_leaves_no_copy_of_a_log_behind(tmp_path: Path) -> None:
         log.write(LINE.format(1).encode() * 100_000)  # more than a pipe holds: the command copies it
         log.flush()
         assert list(tmp_path.iterdir())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
     assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_under_nohup_ignores_sighup(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "headgate", "replay", "-", "--policy", SHOP],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write((LINE.format(1) + "\n").encode() * 100_000)  # more than a pipe holds: the command copies it
+    process.stdin.flush()
+    process.send_signal(signal.SIGHUP)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"100,000 requests" in printed
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "replay --help", "info", "replay {log} --policy {shop}"])

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -31,8 +32,8 @@ from headgate.replay.sources import FORMATS, Format, Reading, open_logs
 from headgate.replay.summary import summary
 from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
 
-TERMINATED = 143
-"""The exit status that a shell reports for a program that SIGTERM ended."""
+_ENDING = tuple(number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
+"""Signals that end the command: SIGHUP comes where a terminal or a connection of SSH is closed."""
 
 _SHORT_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}))?((?: ?(?:Z|UTC|[+-][0-9:]{2,5}))?)")
 
@@ -70,7 +71,7 @@ def run_replay(
     )
     span = _span(read_time, from_time, to_time)
     reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
-    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         opened = open_logs(logs, reading, Path(folder))
         with _progress(sum(log.size for log in opened)) as advance:
             gc.disable()  # millions of short-lived tuples, and no cycles among them
@@ -107,16 +108,26 @@ def _unreadable(format: Format) -> str:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command with a clean-up: copies of logs are deleted."""
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the command with a clean-up: copies of logs are deleted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    ending = [number for number in _ENDING if before[number] != signal.SIG_IGN]  # nohup has SIGHUP ignored
+
+    def end(number: int, _: FrameType | None) -> None:
+        for other in ending:  # a shell and its terminal may each send one, and the second must not stop the clean-up
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)  # as shells report a program that a signal ended
+
+    for number in ending:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in ending:
+            signal.signal(number, before[number])
 
 
 @contextmanager
