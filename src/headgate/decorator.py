@@ -80,15 +80,7 @@ class CallLimit:
         return cls(bound, lines, clock, counted, key, cost, on_refusal, timeout_us(timeout), lease_us, in_flight)
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function with its calls limited; raises ConfigError for anything but a function or a callable object."""
-        if isinstance(function, classmethod | staticmethod):
-            raise ConfigError(f"put limit below @{type(function).__name__}, next to the function")
-        if not callable(function) or inspect.isclass(function):
-            kind = "class" if inspect.isclass(function) else type(function).__name__
-            raise ConfigError(
-                f"limit goes around a function or a method, not a {kind}; without a key it is written "
-                "@limiter.limit(), with parentheses"
-            )
+        """The function with its calls limited. `check_limitable` has passed it."""
         call = self if self.key is not None else self._keyed_by(function)
         if self.in_flight:
             return cast(Callable[P, R], call._hold_calls(function))
@@ -199,6 +191,18 @@ def is_being_decorated(function: object) -> bool:
     lines = [line for _, _, line in code.co_lines() if line is not None]
     is_its_own = any(code is constant for constant in frame.f_code.co_consts)
     return is_its_own and code.co_firstlineno <= frame.f_lineno <= max(lines)
+
+
+def check_limitable(function: object) -> None:
+    """Raise ConfigError for anything but a function or a callable object."""
+    if isinstance(function, classmethod | staticmethod):
+        raise ConfigError(f"put limit below @{type(function).__name__}, next to the function")
+    if not callable(function) or inspect.isclass(function):
+        kind = "class" if inspect.isclass(function) else type(function).__name__
+        raise ConfigError(
+            f"limit goes around a function or a method, not a {kind}; without a key it is written "
+            "@limiter.limit(), with parentheses"
+        )
 
 
 def check_plain(name: str, function: object) -> None:

@@ -24,6 +24,7 @@ from headgate.decorator import (
     KeyOf,
     OnRefusal,
     as_coroutine_function,
+    check_limitable,
     gives_coroutine,
     is_async_generator_function,
     is_coroutine_function,
@@ -217,6 +218,7 @@ class _BoundLimiter:
                     "a function is limited by @limiter.limit(), with parentheses: what is in them is its key"
                 )
             [function] = functions
+            check_limitable(function)
             return call.around(self._coloured(function))
 
         return decorate

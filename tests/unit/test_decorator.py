@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import itertools
 import pickle
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -228,14 +229,16 @@ def test_methods_of_every_kind_partial_functions_and_objects_are_limited(core: s
 
 
 def test_decorators_in_the_wrong_order_are_refused_where_they_are_written(core: str) -> None:
-    limiter = make_limiter(core, "1/hour", ManualClock())
-    plain: Any = len
-    kinds: list[Any] = [staticmethod(plain), classmethod(plain)]
-    for wrapped in kinds:
-        with pytest.raises(ConfigError, match="put limit below @"):
-            limiter.limit("key")(wrapped)
-    with pytest.raises(ConfigError, match="goes around a function or a method"):
-        limiter.limit("key")(ManualClock)
+    async def later(cls: type) -> None: ...
+
+    limiters: list[Any] = [make_limiter(core, "1/hour", ManualClock()), make_async(core, "1/hour")]
+    functions: list[Any] = [len, later]
+    for limiter, function in itertools.product(limiters, functions):
+        for kind in (staticmethod, classmethod):
+            with pytest.raises(ConfigError, match=f"put limit below @{kind.__name__}, next to the function"):
+                limiter.limit("key")(kind(function))
+        with pytest.raises(ConfigError, match="goes around a function or a method, not a class"):
+            limiter.limit("key")(ManualClock)
 
 
 def test_limit_without_its_parentheses_raises_where_it_is_written(core: str) -> None:
