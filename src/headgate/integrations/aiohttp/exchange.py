@@ -17,6 +17,10 @@ from headgate.integrations.response_exchange import ResponseExchange
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+_endings: dict[object, asyncio.Future[None]] = {}
+"""By the tasks of connections: the exchanges whose responses are sent, and whose places are being freed."""
+
+
 class AiohttpExchange(ResponseExchange):
     """The exchange of one request."""
 
@@ -49,7 +53,12 @@ class AiohttpExchange(ResponseExchange):
             if serving is None or serving is connection:
                 await self.end_async(answered)
             else:  # that task sends the response now; when it is done, the exchange ends and frees what is in flight
-                serving.add_done_callback(lambda _: begun(self.end_async(self._sent(unsent, answered))))
+                serving.add_done_callback(lambda _: self._begin_end(connection, self._sent(unsent, answered)))
+
+    def _begin_end(self, connection: object, answered: Response) -> None:
+        """Begin to end the exchange; the next request on this connection waits for it."""
+        ending = _endings[connection] = begun(self.end_async(answered))
+        ending.add_done_callback(lambda _: _endings.pop(connection) if _endings.get(connection) is ending else None)
 
     def _sent(self, response: web.StreamResponse | None, answered: Response) -> Response:
         """Return the facts of a response whose body was not known before it was sent, or `answered` without one."""
@@ -92,6 +101,10 @@ async def answer(
         exchange = request[_KEY] = AiohttpExchange()
         exchange.match = match
         exchange.is_head = request.method == hdrs.METH_HEAD
+    if (
+        ending := _endings.get(request.task)
+    ) is not None:  # aiohttp may go on with a request that has arrived meanwhile
+        await asyncio.wait([ending])
     enforcer = enforcers.of(match.apps[0])
     judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), place_id, counted_as)
     if judgement.refusal is None:
