@@ -599,7 +599,7 @@ def test_a_result_is_returned_although_redis_is_slow_when_it_is_first_asked_for(
 def test_a_job_that_redis_has_lost_is_unknown_to_those_who_wait_for_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.llm.queue.queue.CHECK_S", 0.2)
+    monkeypatch.setattr("headgate.llm.queue.queue._CHECK_S", 0.2)
 
     async def main() -> None:
         name = new_name()

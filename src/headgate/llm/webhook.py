@@ -42,7 +42,7 @@ class Webhook:
     """Sends soft limits to a URL as JSON, one POST each, from a thread of its own.
 
     A failure is logged, without the URL, which may contain a secret, and is not retried. At most a thousand soft limits
-    wait; further ones are dropped, which is logged once until others can wait again. `claims` show what other processes
+    wait; further ones are dropped, which is logged once until half of them are sent. `claims` show what other processes
     have sent.
     """
 
@@ -57,6 +57,8 @@ class Webhook:
         """Soft limits, and whether each is to be reported; otherwise it is only claimed for longer."""
 
         self._is_dropping = False
+        """Whether soft limits were dropped, and more than half of those that were waiting still are."""
+
         self._lock = ProcessLock()
         self._process = 0
         """The id of the process that has the thread; 0 if there is no thread."""
@@ -78,7 +80,7 @@ class Webhook:
                         )
                     self._is_dropping = True
                     continue
-                self._is_dropping = False
+                self._is_dropping = self._is_dropping and self._waiting.qsize() > _MOST_WAITING // 2
                 starts = self._process != os.getpid()
                 self._process = os.getpid()
             if starts:

@@ -29,7 +29,7 @@ DEFAULT_OUTPUT = 1_000
 _LEAST_S = 0.02
 """The shortest interval between queries of a backlog, whose clock may be behind."""
 
-CHECK_S = 30.0
+_CHECK_S = 30.0
 """The longest interval between queries for a job of which there is no news."""
 
 _MOST_TOKENS = 1 << 32
@@ -198,8 +198,8 @@ class AsyncLlmQueue:
         emptied or lost its data.
         """
         if not job.deadline_us or job.state != "waiting":
-            return CHECK_S
-        return min(CHECK_S, max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND))
+            return _CHECK_S
+        return min(_CHECK_S, max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND))
 
 
 def _timeout_s(timeout: float | None) -> float | None:
