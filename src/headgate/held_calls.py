@@ -158,7 +158,13 @@ class HeldCalls:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
 
 
-_BLOCKS: tuple[type, ...] = tuple(type(make(iter)(())) for make in (contextmanager, asynccontextmanager))  # type: ignore
+async def _no_values() -> AsyncIterator[None]:
+    """Yield nothing: what is below `asynccontextmanager` for its type alone."""
+    return
+    yield
+
+
+_BLOCKS = (type(contextmanager(lambda: iter(()))()), type(asynccontextmanager(_no_values)()))
 """The types of what a function below `contextmanager` or `asynccontextmanager` gives."""
 
 

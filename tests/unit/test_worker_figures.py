@@ -148,7 +148,7 @@ def test_a_system_without_a_folder_for_temporary_files_has_one_in_memory(monkeyp
     assert folder.path.parent == Path("/dev/shm")
     folder.remove()
     with pytest.raises(
-        OSError, match=r"no room for 1,152,921,504,606,846,976 bytes, nor a folder .*name a folder in TMPD"
+        OSError, match=r"cannot take 1,152,921,504,606,846,976 bytes, and there is no .*name one in TMPDIR"
     ):
         LockedFolder(METRICS, size=1 << 60)
 

@@ -33,7 +33,7 @@ from headgate.replay.summary import summary
 from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
 
 _ENDING = tuple(number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
-"""Signals that end the command: SIGHUP comes where a terminal or a connection of SSH is closed."""
+"""Signals that end the command: SIGHUP comes where a terminal or an SSH connection is closed."""
 
 _SHORT_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}))?((?: ?(?:Z|UTC|[+-][0-9:]{2,5}))?)")
 

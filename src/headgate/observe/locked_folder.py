@@ -33,8 +33,8 @@ class LockedFolder:
             _remove_if_abandoned(abandoned)
         chosen = next((each for each in parents if _has_space(each, size)), parents[-1])
         if chosen is _MEMORY and not _has_space(chosen, size):
-            advice = "nor a folder for temporary files: give it more (--shm-size), or name a folder in TMPDIR"
-            raise OSError(ENOSPC, f"there is no room for {size:,} bytes, {advice}", str(_MEMORY))
+            elsewhere = "and there is no folder for temporary files: make it larger (--shm-size), or name one in TMPDIR"
+            raise OSError(ENOSPC, f"it cannot take {size:,} bytes, {elsewhere}", str(_MEMORY))
         self.path, self._lock = _claim(chosen, prefix)
 
     def remove(self) -> None:
