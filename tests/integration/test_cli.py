@@ -520,6 +520,16 @@ def test_a_signal_leaves_no_copy_of_a_log_behind(tmp_path: Path, number: signal.
     assert not list(tmp_path.iterdir())
 
 
+def test_only_a_replay_of_standard_input_needs_a_temporary_folder(log: Path) -> None:
+    program = "import runpy, tempfile; tempfile.tempdir = '/nowhere'; runpy.run_module('headgate', run_name='__main__')"
+    for name, code, printed in ((str(log), 0, "12 requests"), ("-", 1, "/nowhere/headgate-replay-")):
+        done = subprocess.run(
+            [sys.executable, "-c", program, "replay", name, "--policy", SHOP],
+            input=log.read_text(), capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, printed in done.stdout + done.stderr) == (code, True), done.stderr
+
+
 def test_a_replay_under_nohup_ignores_sighup(tmp_path: Path) -> None:
     process = subprocess.Popen(
         ["nohup", sys.executable, "-m", "headgate", "replay", "-", "--policy", SHOP],

@@ -11,8 +11,10 @@ import re
 import tracemalloc
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import zstandard
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 
 from headgate import ConfigError, core
 from headgate.cli.replay_text import outcome_lines
+from headgate.clock import since_epoch_us
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
 from headgate.replay import ordering
@@ -32,10 +35,13 @@ from headgate.replay.report import report
 from headgate.replay.series import Series
 from headgate.replay.sources import Format, Log, Reading, detect_format
 from headgate.replay.summary import summary
-from headgate.replay.times import TimeReader, UnknownTime, iso_time
+from headgate.replay.times import Calendar, TimeReader, UnknownTime, iso_time
 
 COMBINED = '1.2.3.4 - ann [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 5 "http://r/" "Agent \\"x\\""'
 TIME_US = 1_431_857_103_000_000
+ZURICH = ZoneInfo("Europe/Zurich")
+SECOND_TIME_US = 1_445_734_800_000_000
+"""2015-10-25, when it was 2:00 in Zurich for the second time."""
 
 
 def policy(limits: str = "2/minute bucket", **more: Any) -> Policy:
@@ -85,10 +91,27 @@ def test_an_invalid_time_is_refused(text: str) -> None:
 
 
 def test_a_time_without_a_zone_is_in_the_zone_that_was_given() -> None:
-    from zoneinfo import ZoneInfo
+    assert TimeReader(ZURICH)("2015-05-17 12:05:03.000000") == TIME_US
+    assert TimeReader(ZURICH)("17/May/2015:10:05:03 +0000") == TIME_US
 
-    assert TimeReader(ZoneInfo("Europe/Zurich"))("2015-05-17 12:05:03.000000") == TIME_US
-    assert TimeReader(ZoneInfo("Europe/Zurich"))("17/May/2015:10:05:03 +0000") == TIME_US
+
+@pytest.mark.parametrize(
+    "form", ["25/Oct/2015:%H:%M:%S", "2015-10-25 %H:%M:%S", "2015-10-25T%H:%M:%S.000000", "%H:%M:%S"]
+)
+@pytest.mark.parametrize("step_s", [1, 60, 1500])
+def test_times_of_the_hour_that_the_end_of_summer_time_repeats_go_on_in_their_log(form: str, step_s: int) -> None:
+    first = datetime(2015, 10, 24, 23, 30, tzinfo=UTC)  # 01:30 of summer time; 02:00 comes again at 01:00 UTC
+    moments = [first + timedelta(seconds=seconds) for seconds in range(0, 4 * 3600, step_s)]
+    read_time = TimeReader(ZURICH, Calendar(date(2015, 10, 25)))
+    read = [read_time(moment.astimezone(ZURICH).strftime(form)) for moment in moments]
+    assert read == [since_epoch_us(moment) for moment in moments]
+
+
+def test_lines_out_of_order_do_not_end_an_hour_that_is_repeated() -> None:
+    read_time = TimeReader(ZURICH)
+    clocks = ["02:59:50", "02:59:40", "02:00:01", "02:59:59", "02:00:00", "02:59:59", "03:00:00", "02:59:58"]
+    minutes = [(read_time(f"2015-10-25 {clock}") - SECOND_TIME_US) / 60e6 for clock in clocks]
+    assert minutes == pytest.approx([-1 / 6, -1 / 3, 1 / 60, -1 / 60, 0, -1 / 60, 60, 60 - 1 / 30])
 
 
 @given(time_us=st.integers(0, 4 * 10**15))

@@ -7,10 +7,9 @@ import json
 import re
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,9 @@ from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
 from headgate.policy.headers import header_name
 from headgate.replay.fielded_log import KNOWN_NAMES
+from headgate.replay.opening import open_logs
 from headgate.replay.replay import ALWAYS, Span, replay
-from headgate.replay.sources import FORMATS, Format, Reading, open_logs
+from headgate.replay.sources import FORMATS, Format, Reading
 from headgate.replay.summary import summary
 from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
 
@@ -71,8 +71,8 @@ def run_replay(
     )
     span = _span(read_time, from_time, to_time)
     reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
-    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
-        opened = open_logs(logs, reading, Path(folder))
+    with _ended_by_signals(), ExitStack() as copies:
+        opened = open_logs(logs, reading, copies)
         with _progress(sum(log.size for log in opened)) as advance:
             gc.disable()  # millions of short-lived tuples, and no cycles among them
             outcome = replay(opened, policies, advance, span=span)

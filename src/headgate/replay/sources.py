@@ -1,11 +1,10 @@
-"""Opens logs: files, compressed or not, pipes and standard input, in any of the known formats."""
+"""Reads logs: files, compressed or not, in any of the known formats."""
 
 from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
@@ -20,7 +19,6 @@ from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unreadabl
 from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_reader
 from headgate.replay.holes import without_holes
 from headgate.replay.log_costs import PLAIN, CostFields
-from headgate.replay.pipes import copy_pipe, standard_input
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
 from headgate.replay.w3c_log import is_w3c, w3c_reader
 
@@ -235,21 +233,6 @@ class Log:
             reported = position
             yield chunk
         progress(raw.tell() - reported)
-
-
-def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]:
-    """Open the logs with these names; `-` is standard input. It and other pipes are first copied to `folder`."""
-    logs = []
-    for place, name in enumerate(names):
-        path = Path(name)
-        if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
-            logs.append(Log(path, reading))
-            continue
-        copy = folder / f"copy-{place}"
-        with copy.open("wb") as into, nullcontext(standard_input()) if name == "-" else path.open("rb") as stream:
-            copy_pipe(stream, into)
-        logs.append(Log(copy, reading, "standard input" if name == "-" else name))
-    return logs
 
 
 def detect_format(sample: bytes) -> Format | None:

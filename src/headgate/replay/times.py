@@ -43,7 +43,8 @@ class TimeReader:
     """Parses times; those without a zone are in `zone` (UTC).
 
     The reader caches minutes, since most lines of a log share theirs with others. `calendar` gives the dates of times
-    without one; each log has its own.
+    without one; each log has its own. Of an hour that the end of summer time repeats, a time is the one that is nearer
+    to the time before it in the log, and the first one at the start of a log.
     """
 
     def __init__(self, zone: tzinfo | None = None, calendar: Calendar | None = None) -> None:
@@ -52,6 +53,8 @@ class TimeReader:
         self.naive_is_utc = zone is None
         self._minutes: dict[str, int] = {}
         self._calendar = calendar or Calendar()
+        self._before_us: int | None = None
+        self._is_repeated = False
 
     @property
     def zone(self) -> tzinfo:
@@ -90,13 +93,17 @@ class TimeReader:
             except UnknownTime:
                 self._parse_any(text)  # raises the same of the time as it is written
                 raise
+            if self._is_repeated:
+                return base
             if len(self._minutes) >= _MOST_MINUTES:
                 self._minutes.clear()
             self._minutes[name] = base
+        self._before_us = base
         return base
 
     def _parse_any(self, text: str) -> int:
         text = text.strip()
+        self._is_repeated = False
         try:
             time_us = self._parse_numbers(text)
             if time_us is None:
@@ -107,6 +114,7 @@ class TimeReader:
             raise UnknownTime(f"{text[:40]!r} is no time that can be read") from error
         if not 0 <= time_us <= _LATEST_US:
             raise UnknownTime(f"{text[:40]!r} lies before 1970 or after 2112")
+        self._before_us = time_us
         return time_us
 
     def _parse_numbers(self, text: str) -> int | None:
@@ -138,7 +146,16 @@ class TimeReader:
         # A leap second is the first of the next minute: 23:59:60 is 00:00:00.
         leap = second == 60
         date_time = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=_zone(zone) or self._zone)
-        return _microseconds(date_time) + leap * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+        start_us = _microseconds(date_time) if zone or self.naive_is_utc else self._nearer(date_time)
+        return start_us + leap * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+
+    def _nearer(self, date_time: datetime) -> int:
+        """Of a time that the end of summer time repeats, the one that is nearer to the time before it in the log."""
+        first_us, second_us = _microseconds(date_time), _microseconds(date_time.replace(fold=1))
+        self._is_repeated = second_us > first_us
+        if not self._is_repeated or self._before_us is None:
+            return first_us
+        return second_us if second_us - self._before_us <= self._before_us - first_us else first_us
 
 
 class Calendar:
