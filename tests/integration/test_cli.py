@@ -257,6 +257,18 @@ def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
     assert "newly passed, by key: 203.0.113.9 (3)" in told_of
 
 
+def test_a_page_may_go_to_standard_output(log: Path) -> None:
+    result = run_headgate("replay", str(log), "--policy", SHOP, "--report", "-")
+    assert (result.returncode, result.stdout[:15].lower(), "report in" in result.stderr) == (
+        0,
+        "<!doctype html>",
+        False,
+    )
+    both = run_headgate("replay", str(log), "--policy", SHOP, "--report", "-", "--json")
+    assert (both.returncode, both.stdout, "choose one" in both.stderr) == (2, "", True)
+    assert not Path("-").exists()
+
+
 def test_replay_replaces_no_file_but_an_older_page(log: Path, tmp_path: Path) -> None:
     """`--report *.log` names the first log as the page."""
     policy = tmp_path / "policy.yaml"

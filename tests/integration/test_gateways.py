@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.server
+import re
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,3 +248,39 @@ def test_nginx_asks_about_bodies_that_only_a_location_allows_and_keeps_no_answer
         answers = [client.post("/api/login", content=b"x" * 2_000_000)]
         answers += [client.post("/api/login") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 2
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        ("index index.html;", 2, 1),
+        ("try_files $uri /index.html;", 2, 2),
+        ("try_files $uri $uri/index.html =404;", 1, 1),
+        ("try_files $uri $uri/index.html @page;", 1, 1),
+    ],
+    ids=lambda served: served[0],
+)
+def test_nginx_asks_once_about_files_that_are_served_as_the_page_says(
+    tmp_path: Path, service: RunningService, upstream: int, served: tuple[str, int, int]
+) -> None:
+    how, of_a_folder, of_nothing = served
+    text = (ROOT / "docs" / "service.md").read_text()
+    page = re.search(r"`(location @page \{.*?\})`", text)
+    assert page is not None
+    (tmp_path / "policy.yaml").write_text(POLICY.rstrip() + "\n  - {name: all, by: [ip], limits: 100/day fixed}\n")
+    service.wait_for("the changed policy is in force")
+    with tempfile.TemporaryDirectory() as folder:  # whose parents the user of nginx's workers may enter
+        Path(folder).chmod(0o755)
+        (Path(folder) / "index.html").write_text("the page")
+        configuration = shown("nginx", service.url.removeprefix("http://"), f"127.0.0.1:{upstream}")
+        configuration = configuration.replace(
+            "    location / {", page[1].replace("/srv/www", folder) + f"    location / {{ root {folder}; {how}", 1
+        )
+        configuration = re.sub(
+            r"\n +proxy_pass http://127[^\n]*;(\n    \}\n\n    location @refused)", r"\1", configuration
+        )
+        with nginx_with(tmp_path, configuration) as port, client_of(port) as client:
+            assert client.get("/").text == "the page"
+            client.get("/nothing")
+            charged = 100 - int(client.get("/index.html").headers["RateLimit"].split("r=")[1].split(";")[0])
+    assert charged == of_a_folder + of_nothing + 1

@@ -979,6 +979,11 @@ def test_every_version_of_fastapi_can_read_the_dependency() -> None:
         assert isinstance(parameter.annotation, type)
 
 
+def test_only_an_application_is_installed(limits: Limits) -> None:
+    with pytest.raises(ConfigError, match="takes the application, a FastAPI, not a value of type APIRouter"):
+        limits.install(APIRouter())  # type: ignore[arg-type]
+
+
 def test_a_missing_fastapi_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "headgate.integrations.fastapi")

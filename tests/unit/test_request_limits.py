@@ -521,7 +521,7 @@ def test_the_wide_network_is_given_back_too(colour: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("result", [-1, None, "many"])
+@pytest.mark.parametrize("result", [-1, None, "many", 0.5, "0"])
 def test_where_counts_fails_the_whole_charge_counts_and_an_error_is_logged(
     colour: str, result: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from headgate.cli import options
-from headgate.cli.output_files import page_file, write_report
+from headgate.cli.output_files import check_outputs, page_file, write_report
 from headgate.cli.terminal import printable
 from headgate.errors import ConfigError
 
@@ -76,6 +76,7 @@ def replay(
     from headgate.replay.entries import Tally
     from headgate.replay.times import TimeReader
 
+    check_outputs(report_file, as_json=as_json)
     if user_column:
         columns = {**columns, "user": user_column}
     if not model and "model" not in columns:

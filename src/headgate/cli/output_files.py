@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 _PAGE = b"<!doctype html"
+_STANDARD_OUTPUT = Path("-")
 _BOOKS = (b"SQLite format 3\0", b'{"kind":', b"\x1f\x8b")
 """The first bytes of books: of a database, of lines of JSON, of lines that were rotated and compressed."""
 
@@ -26,8 +27,17 @@ def report_file(context: click.Context, parameter: click.Parameter, value: Path 
     return value
 
 
+def check_outputs(report: Path | None, *, as_json: bool) -> None:
+    """Raise UsageError where a page and JSON would both go to standard output."""
+    if as_json and report == _STANDARD_OUTPUT:
+        raise click.UsageError("--report - writes the page to standard output, and so does --json: choose one")
+
+
 def write_report(file: Path, text: str) -> None:
-    """Write a report, and print its path; raises OSError that names the file."""
+    """Write a report, and print its path; `-` is standard output. Raises OSError that names the file."""
+    if file == _STANDARD_OUTPUT:
+        click.echo(text.encode(errors="replace"), nl=False)
+        return
     try:
         file.write_text(text, encoding="utf-8", errors="replace", newline="")
     except OSError as error:
@@ -37,7 +47,7 @@ def write_report(file: Path, text: str) -> None:
 
 def _beginning(file: Path | None) -> bytes:
     """The first bytes of a file; none for a device or a file that does not exist. Its folder must exist."""
-    if file is None:
+    if file in (None, _STANDARD_OUTPUT):
         return b""
     if not file.parent.is_dir():
         raise click.BadParameter(f"there is no directory {file.parent}")

@@ -20,7 +20,7 @@ import click
 
 from headgate.amounts import unit_named
 from headgate.cli import terminal
-from headgate.cli.output_files import write_report
+from headgate.cli.output_files import check_outputs, write_report
 from headgate.cli.policies import display_name, policy_of
 from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
@@ -55,6 +55,7 @@ def run_replay(
     top: int,
 ) -> None:
     """Replay logs and print the outcome."""
+    check_outputs(report_file, as_json=as_json)
     read_time = TimeReader(_zone(timezone))
     files = [policy] if compare is None else [policy, compare]
     if [*logs, *map(str, files)].count("-") > 1:

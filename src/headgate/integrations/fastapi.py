@@ -206,6 +206,8 @@ class RateLimits(AsyncRouteLimits):
 
     def install(self, app: FastAPI) -> None:
         """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
+        if not isinstance(app, FastAPI):
+            raise ConfigError(f"install takes the application, a FastAPI, not a value of type {type(app).__name__}")
         app.add_middleware(RateLimitHeaders, rate_limits=self)
         plain = app.openapi
 

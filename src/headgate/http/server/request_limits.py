@@ -498,7 +498,9 @@ def _settled(counted: Counted, reported: Any, charged: tuple[int, ...]) -> tuple
     if reported is False:
         return (0,) * len(charged)
     if counted.is_plain and not isinstance(reported, Mapping):
-        reported = int(reported)
+        if (whole := int(reported)) != reported:
+            raise ValueError(f"counts returned {reported!r}: return True, False, or a whole number")
+        reported = whole
     return counted.read_settled(reported, charged)
 
 
