@@ -49,8 +49,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # It is read out of files for each connection, which takes longer than to connect.
 redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
-settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
+settings.register_profile("ci", max_examples=75, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=15)
 settings.register_profile(
     "mutants", parent=settings.get_profile("short"), phases=[Phase.explicit, Phase.generate], print_blob=False
 )

@@ -39,6 +39,7 @@ class AllHolding(RuleBasedStateMachine):
         self.stores = [make_store(kind) for kind in deciding(HOLDING)]
         self.charges: list[tuple[Any, int, int]] = []
         self.unnamed: list[list[str]] = []
+        self.lease_ends_us: list[int] = []
         self.use(limits)
 
     def use(self, limits: list[Limit]) -> None:
@@ -59,6 +60,8 @@ class AllHolding(RuleBasedStateMachine):
 
     @rule(key=KEYS, name=NAMES, cost=COSTS, lease_us=LEASES_US)
     def reserve(self, key: Any, name: str, cost: int, lease_us: int) -> None:
+        self.add_lease(lease_us)
+
         def call(limiter: Limiter) -> object:
             held = limiter.reserve(key, cost, id=name, lease_us=lease_us)
             return numbers(held.decision), held.repeated
@@ -68,6 +71,7 @@ class AllHolding(RuleBasedStateMachine):
     @rule(key=KEYS, cost=COSTS, lease_us=LEASES_US)
     def reserve_without_a_name(self, key: Any, cost: int, lease_us: int) -> None:
         ids = []
+        self.add_lease(lease_us)
 
         def call(limiter: Limiter) -> object:
             held = limiter.reserve(key, cost, lease_us=lease_us)
@@ -89,6 +93,7 @@ class AllHolding(RuleBasedStateMachine):
 
     @rule(key=KEYS, name=NAMES, more=st.one_of(st.just(0), COSTS), lease_us=LEASES_US)
     def extend(self, key: Any, name: str, more: int, lease_us: int) -> None:
+        self.add_lease(lease_us)
         self.same(
             lambda limiter: outcome_values(limiter.extend(limiter.id_of(key, name), lease_us=lease_us, more=more))
         )
@@ -115,8 +120,14 @@ class AllHolding(RuleBasedStateMachine):
         wait_us = data.draw(
             st.one_of(st.integers(0, 1000), st.integers(0, 3 * period_us), st.integers(-min(period_us, 10**6), 0))
         )
+        now_us = self.clock.now_us()
         if wait_us > 0 or not self.has_ended():
-            self.clock.set(max(0, self.clock.now_us() + wait_us))
+            ended_us = max((end_us for end_us in self.lease_ends_us if end_us <= now_us), default=0)
+            self.clock.set(max(ended_us, now_us + wait_us))
+
+    def add_lease(self, lease_us: int) -> None:
+        """Record when a lease may end: a store may have dropped what ended, so the clock must not step back over it."""
+        self.lease_ends_us.append(self.clock.now_us() + lease_us)
 
     def has_ended(self) -> bool:
         """Whether a state has become the same as none: a store may have dropped it, so the clock must not step back."""
@@ -204,6 +215,7 @@ class AllFull(AllHolding):
         self.stores = [make_store(core, max_keys=100, max_holds=max_holds, on_full=on_full) for core in CORES]
         self.charges: list[tuple[Any, int, int]] = []
         self.unnamed: list[list[str]] = []
+        self.lease_ends_us: list[int] = []
         self.use(limits)
 
 
