@@ -38,6 +38,8 @@ MOST_LIMITS = 16
 
 _FRACTION = re.compile(r"[0-9][0-9_]*\.[0-9]+")
 _FRACTION_OF = re.compile(rf"({_FRACTION.pattern})\s*({UNIT.pattern})")
+_SEPARATOR = re.compile(r"[.,'’][0-9]")
+_CURRENCY = "$€£¥"
 _ZONE_WORD = "in"
 _MULTIPLE = re.compile(r"[kmgtb]|e[0-9]+|mio|mill?|mn|bn|mrd", re.IGNORECASE)
 """Means thousands or more where it follows a digit. As a unit it would make a limit that counts what nothing
@@ -93,6 +95,7 @@ class _LimitReader(TextReader):
             if self.take_word(shape.word):
                 return self._build(start, kind, of, **dict.fromkeys(shape.sets, count))
         if not (self.take_mark("/") or self.take_word("per")):
+            self._fail_at_amount()
             words = ", ".join(f'"{shape.word}"' for _, shape in _shapes(of_rates=False))
             self.fail(f'"/" or "per" and a unit, or {words}, comes after the number')
         if period := self.calendar_period():
@@ -141,8 +144,16 @@ class _LimitReader(TextReader):
                 self.fail(f"{of} are counted whole: a fraction is for money, such as 0.50 usd")
             self.continue_at(match.end())
             return match[1], of
+        self._fail_at_amount()
         count = self.count('a number such as 100 in "100/minute"')
         return count, self._unit()
+
+    def _fail_at_amount(self) -> None:
+        """Fail at a separator within a number, or at the symbol of a currency beside it, where one is next."""
+        if _SEPARATOR.match(self.text, self.token.position):
+            self.fail("a number is whole, such as 90000 or 90_000: a fraction is for money, such as 0.50 usd")
+        if self.text[self.token.position : self.token.position + 1] in tuple(_CURRENCY):
+            self.fail("money is a number with the name of its currency, such as 5 usd")
 
     def _unit(self) -> str:
         """Read the unit that is next; requests, and nothing is consumed, where none is."""
