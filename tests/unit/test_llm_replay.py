@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,17 @@ def test_the_command_names_missing_arguments(replayed: list[str], tmp_path: Path
     ):
         done = CliRunner().invoke(headgate, arguments)
         assert done.exit_code == status and message in done.output
+
+
+def test_a_trace_that_is_no_plain_text_is_told_how_to_make_it_one(replayed: list[str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    text = trace.read_text()
+    with zipfile.ZipFile(tmp_path / "trace.zip", "w") as archive:
+        archive.write(trace)
+    trace.write_text(text, "utf-16")
+    for name, message in (("trace.csv", "this is UTF-16"), ("trace.zip", "this is a zip archive: unpack it")):
+        done = CliRunner().invoke(headgate, ["llm", "replay", replayed[2], str(tmp_path / name), "--model", "m"])
+        assert done.exit_code == 1 and message in done.output
 
 
 def test_no_call_is_no_outcome() -> None:

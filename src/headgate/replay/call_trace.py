@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headgate.errors import ConfigError
 from headgate.llm.entry import Caller
 from headgate.llm.usage import MOST_TOKENS
-from headgate.replay.compressed import Damaged, chunks_of
+from headgate.replay.compressed import Damaged, check_text, chunks_of
 from headgate.replay.entries import Tally, UnreadLine
 from headgate.replay.fielded_log import row_fault
 from headgate.replay.times import TimeReader, UnknownTime
@@ -78,6 +78,8 @@ def _lines(raw: io.BufferedReader, path: Path, tally: Tally) -> Iterator[str]:
     number = 0
     try:
         for chunk in chunks_of(raw, str(path)):
+            if not (number or rest):
+                check_text(chunk, str(path))
             *complete, rest = (rest + chunk).split(b"\n")
             for line in complete:
                 number += 1

@@ -12,14 +12,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol
 
-from headgate.errors import MissingExtraError
+from headgate.errors import ConfigError, MissingExtraError
 
 CHUNK = 1 << 20
 _SKIPPED = {bytes((0x50 + number, 0x2A, 0x4D, 0x18)): "zstd" for number in range(16)}
 """Frames without data, such as the first one of pzstd."""
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd", **_SKIPPED}
+_ARCHIVES = {b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive", b"Rar!": "a RAR archive"}
 _LONGEST_MAGIC = 6
+_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 _PIECE = 16_384
 _ZSTD_PIECE = 512
 """zstd is decompressed without a bound on its output: this many bytes make at most 16 MiB."""
@@ -87,9 +89,15 @@ class _Zstd:
 
 
 def chunks_of(raw: IO[bytes], name: str) -> Iterator[bytes]:
-    """The bytes of a file in pieces of about CHUNK; raises Damaged after the last that could be decompressed."""
+    """The bytes of a file in pieces of about CHUNK; raises Damaged after the last that could be decompressed.
+
+    Raises ConfigError for an archive, whose files have to be unpacked first.
+    """
     head = raw.read(_LONGEST_MAGIC)
     raw.seek(0)
+    archive = next((archive for magic, archive in _ARCHIVES.items() if head.startswith(magic)), None)
+    if archive is not None:
+        raise ConfigError(f"{name}: this is {archive}: unpack it, and name the files in it")
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     if kind is None:
         while chunk := raw.read(CHUNK):
@@ -117,6 +125,15 @@ def chunks_of(raw: IO[bytes], name: str) -> Iterator[bytes]:
         yield b"".join(pieces)
     if fault is not None:
         raise fault
+
+
+def check_text(start: bytes, name: str) -> None:
+    """Raise ConfigError where a file whose content begins like this is not UTF-8 text."""
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            raise ConfigError(
+                f"{name}: this is {encoding}; a log is UTF-8 text, and iconv -f {encoding} -t UTF-8 makes it"
+            )
 
 
 def _unpacked(

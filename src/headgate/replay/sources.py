@@ -14,7 +14,7 @@ from typing import IO, Literal
 
 from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, read_block, words_before_clients
-from headgate.replay.compressed import CHUNK, Damaged, chunks_of
+from headgate.replay.compressed import CHUNK, Damaged, check_text, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unreadable, UnreadLine
 from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_reader
 from headgate.replay.holes import without_holes
@@ -32,7 +32,6 @@ _LONGEST_LINE_BYTES = 4 * CHUNK
 _TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
 _SAMPLE_LINES = 50
 _ROWS = 1000
-_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +118,7 @@ class Log:
     def _first_chunk(self, chunks: Iterator[bytes]) -> bytes:
         """The first chunk, without the byte order mark that some programs write before UTF-8."""
         first = next(chunks, b"")
-        for mark, encoding in _MARKS.items():
-            if first.startswith(mark):
-                raise ConfigError(
-                    f"{self.name}: this is {encoding}; a log is UTF-8 text, and iconv -f {encoding} -t UTF-8 makes it"
-                )
+        check_text(first, self.name)
         return first.removeprefix(codecs.BOM_UTF8)
 
     def _read_lines(
