@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bound_calls import give_back
 from headgate import AsyncLimiter, Gate, GuardedStore, Limiter, MemoryStore, Request
-from headgate.limits import Limit
+from headgate.limits import Limit, TokenBucket
 from headgate.stores.guard.refusals import MOST_REMEMBERED, REMEMBERED_US
 from headgate.testing import ManualClock
 from strategies import ONE_LIMIT, history_of
@@ -74,6 +74,15 @@ def test_histories_with_remembered_refusals_equal_histories_without(limits: list
         else:
             for limiter in (remembering, forgetful):
                 give_back(limiter._bound, (key,), (cost,), 0)
+
+
+def test_a_wait_beyond_all_clocks_stays_as_long() -> None:
+    clock = ManualClock()
+    both = pair([TokenBucket(capacity=1_247_526, refill=132, period="week")], clock)  # it fills in 181 years
+    for _ in range(3):
+        remembered, decided = [numbers(limiter.hit("a", 1_247_526)) for limiter in both]
+        assert remembered == decided
+        clock.advance(1)
 
 
 @given(data=st.data())

@@ -17,6 +17,7 @@ from headgate.decision import Decision, NamedLimit, Reading
 from headgate.forks import register_for_forks
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
+from headgate.units import LARGEST
 
 REMEMBERED_US = 1_000_000
 MOST_REMEMBERED = 10_000
@@ -191,9 +192,9 @@ def _later(decision: Decision, passed_us: int) -> Decision:
         Reading(
             reading.allowed,
             reading.remaining,
-            max(0, reading.reset_after_us - passed_us),
-            None if reading.retry_after_us is None else max(0, reading.retry_after_us - passed_us),
-            max(0, reading.next_after_us - passed_us),
+            _left_us(reading.reset_after_us, passed_us),
+            None if reading.retry_after_us is None else _left_us(reading.retry_after_us, passed_us),
+            _left_us(reading.next_after_us, passed_us),
             0,
         )
         for reading in decision.limits
@@ -201,3 +202,8 @@ def _later(decision: Decision, passed_us: int) -> Decision:
     definitions = tuple(reading.definition for reading in decision.limits)
     binding = next((number for number, reading in enumerate(decision.limits) if reading == decision.binding), None)
     return Decision(definitions, readings, allowed=False, binding=binding, degraded=decision.degraded)
+
+
+def _left_us(wait_us: int, passed_us: int) -> int:
+    """What is left of a wait; the longest one, 142 years, stands for all that are longer, and stays."""
+    return wait_us if wait_us == LARGEST else max(0, wait_us - passed_us)
