@@ -57,7 +57,9 @@ def test_a_check_charges_the_units_it_names_and_the_cost_of_the_rule_for_the_oth
     status, response = check(service, user, {"tokens": 1200})
     assert status == 200 and remaining(response) == {"requests": 59, "tokens": 7800, "nano-usd": 2_480_000_000}
     _, response = check(service, user, {"requests": 0, "usd": "2.48"})
-    assert remaining(response) == {"requests": 59, "tokens": 7800, "nano-usd": 0}
+    left = remaining(response)
+    assert 7800 <= left.pop("tokens") <= 9000  # the bucket fills by one in 7 ms
+    assert left == {"requests": 59, "nano-usd": 0}
     _, response = check(service, user, {"tokens": 1})
     assert (response["allowed"], response["rule"], response["unit"], response["limit"]) == (
         False,
