@@ -274,7 +274,7 @@ def test_nginx_asks_once_about_files_that_are_served_as_the_page_says(
         (Path(folder) / "index.html").write_text("the page")
         configuration = shown("nginx", service.url.removeprefix("http://"), f"127.0.0.1:{upstream}")
         configuration = configuration.replace(
-            "    location / {", page[1].replace("/srv/www", folder) + f"    location / {{ root {folder}; {how}", 1
+            "    location / {", f"    root {folder};\n    {page[1]}\n    location / {{ {how}", 1
         )
         configuration = re.sub(
             r"\n +proxy_pass http://127[^\n]*;(\n    \}\n\n    location @refused)", r"\1", configuration
