@@ -49,15 +49,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # It is read out of files for each connection, which takes longer than to connect.
 redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
-settings.register_profile("ci", max_examples=75, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=15)
+settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
     "mutants", parent=settings.get_profile("short"), phases=[Phase.explicit, Phase.generate], print_blob=False
 )
 settings.register_profile(
     "long", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-settings.load_profile(os.environ.get("HEADGATE_LAWS", "ci"))
+LAWS = os.environ.get("HEADGATE_LAWS", "ci")
+if LAWS.isdecimal():  # so many examples of each law
+    settings.register_profile(LAWS, parent=settings.get_profile("long"), max_examples=int(LAWS))
+settings.load_profile(LAWS)
 
 
 def pytest_sessionstart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from bound_calls import give_back
 from headgate import Limiter
 from headgate.algorithms import stepwise
 from headgate.algorithms.sliding_log import MOST_SINCE
-from headgate.algorithms.transition import transition_of
+from headgate.algorithms.transition import to_present, transition_of
 from headgate.limits import CalendarWindow, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
@@ -25,32 +26,45 @@ needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is 
 class Pieces:
     """The charges that were not given back: the state that would exist without any other charge.
 
-    A charge that was given back has still moved the state to its moment, unless no state is left: only a clock that
-    steps back makes a difference.
+    A charge that was given back has still moved the state to its moment, unless no state is left, and a hit that
+    charged nothing has moved a state from a clock once far ahead to the present: only a clock that steps back makes a
+    difference.
     """
 
     def __init__(self, limit: Limit, *, steps_back: bool) -> None:
         self.steps_back = steps_back
         self.limit = limit.compiled
         self.algorithm = transition_of(limit.compiled)
-        self.pieces: list[tuple[int, int]] = []
+        self.pieces: list[tuple[int, int] | int] = []
+        """The moment of each hit, and what is left of its charge, if it charged anything."""
+        self.charges: list[int] = []
+        """Where each charge is among the pieces."""
         self.first = 0
         """The first piece that the state contains."""
 
     def charge(self, now_us: int, cost: int) -> None:
-        self.pieces.append((now_us // self.limit.unit_us, cost))
+        self.charges.append(len(self.pieces))
+        self.pieces.append((now_us, cost))
+
+    def charge_nothing(self, now_us: int) -> None:
+        self.pieces.append(now_us)
 
     def give_back(self, number: int, cost: int, now_us: int, state: Any) -> None:
-        moment, left = self.pieces[number]
-        self.pieces[number] = (moment, left - cost)
+        piece = self.pieces[self.charges[number]]
+        assert isinstance(piece, tuple)
+        self.pieces[self.charges[number]] = (piece[0], piece[1] - cost)
         if state is None and self.steps_back:
             self.first = len(self.pieces)
 
     def remaining(self, now_us: int) -> int:
         """The most that may remain."""
         limit, state = self.limit, None
-        for moment, cost in self.pieces[self.first :]:
-            state = self.algorithm.charge(limit, self.algorithm.roll(limit, state, moment), moment, cost)
+        for piece in self.pieces[self.first :]:
+            if isinstance(piece, tuple):
+                moment, cost = piece[0] // limit.unit_us, piece[1]
+                state = self.algorithm.charge(limit, self.algorithm.roll(limit, state, moment), moment, cost)
+            elif state:  # a log may be empty
+                state = to_present(limit, state, piece) or state
         now = now_us // limit.unit_us
         remaining: int = self.algorithm.measure(limit, self.algorithm.roll(limit, state, now), now)[0]
         return remaining
@@ -83,6 +97,9 @@ class Steps:
         self.tokens -= cost
         self.charges.append(self.count)
 
+    def charge_nothing(self, now_us: int) -> None:
+        self.roll(now_us)
+
     def give_back(self, number: int, cost: int, now_us: int, state: Any) -> None:
         self.roll(now_us)
         left = max(0, cost - (self.count - self.charges[number]) * self.limit.refill)
@@ -92,8 +109,9 @@ class Steps:
 
     def remaining(self, now_us: int) -> int:
         """The most that may remain."""
-        self.roll(now_us)
-        return max(0, self.tokens)
+        read = copy.copy(self)
+        read.roll(now_us)
+        return max(0, read.tokens)
 
 
 class Caller:
@@ -116,10 +134,14 @@ class Caller:
         self.caller_us += max(0, wait_us)
 
     def hit(self, cost: int) -> None:
-        if self.limiter.hit("key", cost) and cost:
+        charged = self.limiter.hit("key", cost) and cost
+        if charged:
             self.charges.append((self.caller_us, cost))
-            for pieces in self.all:
+        for pieces in self.all:
+            if charged:
                 pieces.charge(self.clock.now_us(), cost)
+            else:
+                pieces.charge_nothing(self.clock.now_us())
 
     def give_back(self, number: int, cost: int, more_us: int) -> None:
         called_us, left = self.charges[number]
