@@ -43,8 +43,9 @@ def route_of(request: Any, method: str = "") -> str:
 
 
 def _match_of(request: Any) -> Any:
-    if request.resolver_match is not None:
-        return request.resolver_match
+    match = getattr(request, "resolver_match", None)  # a copy of a request of Django 4.2 lacks it
+    if match is not None:
+        return match
     try:
         return resolve(request.path_info, getattr(request, "urlconf", None))
     except Resolver404:
