@@ -27,6 +27,7 @@ from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask
 from headgate.integrations import litestar as for_litestar
 from headgate.integrations import starlette as for_starlette
+from versions import needs
 
 LIMITS = "2/minute"
 PASSES_TWICE = [200, 200, 429]
@@ -228,10 +229,16 @@ def test_a_named_store_is_shared(build: Any, statuses: Statuses) -> None:
 CACHED_BY_AIOHTTP = (aiohttp_middleware, aiohttp_set_up)
 """Applications that aiohttp itself keeps alive: it caches the handlers that it built with their middlewares."""
 
+LITESTAR_ENDS = needs("litestar", "2.25", "its routing cache does not keep applications alive")
 
-@pytest.mark.parametrize(
-    ("build", "statuses"), [(build, how) for build, how in KINDS if build not in CACHED_BY_AIOHTTP]
-)
+ENDING = [
+    pytest.param(build, how, marks=[LITESTAR_ENDS] if build in (litestar_layer, litestar_plugin) else [])
+    for build, how in KINDS
+    if build not in CACHED_BY_AIOHTTP
+]
+
+
+@pytest.mark.parametrize(("build", "statuses"), ENDING)
 def test_the_state_ends_with_the_application(build: Any, statuses: Statuses, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[MemoryStore]] = []
 

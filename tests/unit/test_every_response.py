@@ -13,7 +13,6 @@ from aiohttp.test_utils import TestClient, TestServer
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 from litestar.exceptions import PermissionDeniedException
-from litestar.params import FromQuery
 from litestar.response import Redirect, Stream
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -27,6 +26,7 @@ from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask
 from headgate.integrations import litestar as for_litestar
 from headgate.integrations import starlette as for_starlette
+from versions import FromQuery
 
 LIMITS = "9/minute"
 HasFields = Callable[[str], bool]

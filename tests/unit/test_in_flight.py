@@ -44,6 +44,7 @@ from headgate.policy.request import Request
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from subjects import REDIS, redis_url
+from versions import is_older, needs
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -592,7 +593,7 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
             for name in ("/fail", "/nothing"):
                 await SentRequest(app, name).status()
                 assert await SentRequest(app, "/quick").status() == 200, name
-            for name in ("/slow", "/stream"):
+            for name in ("/slow", "/stream") if not is_older("django", "5.0") else ():  # it cancels none before
                 disconnecting = SentRequest(app, name)
                 await until(lambda: handlers.running == 1)
                 disconnecting.disconnected.set()
@@ -640,6 +641,7 @@ def _streamed_async(content: str) -> Any:
     return StreamingHttpResponse(parts())
 
 
+@needs("django", "5.0", "the task of a request is cancelled where its client disconnects")
 @pytest.mark.parametrize("made", [HttpResponse, _streamed, _streamed_async], ids=["whole", "stream", "async stream"])
 @pytest.mark.parametrize("kind", ["site", "views"])
 def test_the_response_of_a_django_thread_to_a_disconnected_client_is_dropped_at_once(kind: str, made: Any) -> None:

@@ -16,7 +16,6 @@ from litestar.config.cors import CORSConfig
 from litestar.exceptions import NotAuthorizedException, PermissionDeniedException, WebSocketDisconnect
 from litestar.middleware import DefineMiddleware
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath
 from litestar.response import Stream
 from litestar.static_files import create_static_files_router
 from litestar.testing import TestClient
@@ -32,6 +31,7 @@ from headgate.integrations.litestar import EXEMPT, REFUSED, RateLimitPlugin, Rat
 from headgate.policy.request import Request as PolicyRequest
 from headgate.testing import ManualClock
 from subjects import parse_list
+from versions import FromPath
 
 POLICY = {
     "version": 1,

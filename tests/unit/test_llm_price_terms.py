@@ -12,6 +12,7 @@ from headgate.errors import ArgumentError
 from headgate.llm import Entry, LlmGate, UnknownPriceError, Usage
 from headgate.llm.call import Call
 from headgate.testing import ManualClock
+from versions import FAST_PRICES
 
 NOON_US = int(datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()) * 1_000_000
 OPUS, FAST, BATCH = 7_500_000, 15_000_000, 3_750_000
@@ -49,6 +50,7 @@ def settled(books: Written, call: Call, answer: dict[str, Any]) -> tuple[int | N
     return books.entries[-1].cost, books.entries[-1].price
 
 
+@FAST_PRICES
 def test_fast_mode_is_held_at_its_price_and_settled_by_the_reported_speed() -> None:
     books = Written()
     gate = gate_of(books)
@@ -61,6 +63,7 @@ def test_fast_mode_is_held_at_its_price_and_settled_by_the_reported_speed() -> N
     assert settled(books, reserve(gate), message(speed="fast"))[0] == FAST, "by the reported speed"
 
 
+@FAST_PRICES
 def test_a_stream_of_messages_reports_the_speed_at_its_start() -> None:
     books = Written()
     call = reserve(gate_of(books), speed="fast")

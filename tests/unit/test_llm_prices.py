@@ -21,6 +21,7 @@ from headgate.llm import prices
 from headgate.llm.price import Price, Rate, price_of
 from headgate.llm.prices import LONGEST_MODEL, PriceBook
 from headgate.llm.usage import Usage
+from versions import FAST_PRICES
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BOOK = PriceBook()
@@ -138,9 +139,9 @@ def test_the_tier_of_a_service_has_its_own_price() -> None:
     ("model", "terms", "usage", "dollars"),
     [
         ("claude-opus-5", {}, Usage(1000, 100), "0.0075"),
-        ("claude-opus-5", {"speed": "fast"}, Usage(1000, 100), "0.015"),
+        pytest.param("claude-opus-5", {"speed": "fast"}, Usage(1000, 100), "0.015", marks=FAST_PRICES),
         ("claude-opus-5", {"processing": "batch"}, Usage(1000, 100), "0.00375"),
-        ("claude-opus-5", {"speed": "fast"}, Usage(3000, 0, 1000, 2000, 1000), "0.0335"),
+        pytest.param("claude-opus-5", {"speed": "fast"}, Usage(3000, 0, 1000, 2000, 1000), "0.0335", marks=FAST_PRICES),
         ("claude-opus-5", {"processing": "batch"}, Usage(3000, 0, 1000, 2000, 1000), "0.008375"),
         ("claude-opus-5", {"processing": "batch"}, Usage(0, 0, web_searches=1), "0.01"),
         ("gpt-4.1", {"processing": "batch"}, Usage(1000, 100), "0.0014"),

@@ -338,6 +338,8 @@ def drive(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[di
     waiting = list(messages)
 
     async def receive() -> dict[str, Any]:
+        if not waiting:
+            await asyncio.Event().wait()  # the client is still there
         return waiting.pop(0)
 
     async def send(message: dict[str, Any]) -> None:

@@ -492,7 +492,7 @@ def asking_aiohttp(app: web.Application, exit: ExitStack) -> Ask:
     return lambda: runner.run(request_status())
 
 
-async def _client(app: web.Application) -> TestClient[Any, Any]:
+async def _client(app: web.Application) -> "TestClient[Any, Any]":  # that of aiohttp 3.10 is not generic
     client: TestClient[Any, Any] = TestClient(TestServer(app))
     await client.start_server()
     return client

@@ -16,7 +16,9 @@ from headgate import core
 from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, exchange_of
 from headgate.integrations.starlette import RateLimits
 from headgate.testing import ManualClock
+from versions import needs
 
+NAMES_ROUTES = needs("starlette", "1.7", "the scope has the route")
 EXCHANGES: list[Any] = []
 
 
@@ -35,6 +37,7 @@ def one(endpoint: Any) -> Starlette:
     return Starlette(routes=[Route("/", endpoint)])
 
 
+@NAMES_ROUTES
 @pytest.mark.skipif(core.native is None, reason="there is no native gate")
 def test_a_limit_that_knows_the_route_needs_no_exchange(limits: RateLimits) -> None:
     app = one(limits("9/minute")(read))
@@ -116,6 +119,7 @@ def test_a_response_class_with_its_own_call_has_the_fields(limits: RateLimits) -
         assert (headers["X-Own"], headers["RateLimit"].split(";")[1]) == ("yes", f"r={remaining}")
 
 
+@NAMES_ROUTES
 @pytest.mark.skipif(core.native is None, reason="nothing is asked natively")
 def test_an_exchange_is_continued_by_one_only(limits: RateLimits) -> None:
     app = one(limits("9/minute")(read))
