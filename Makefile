@@ -10,7 +10,7 @@ EXTRA := dev
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check check-python check-native format fuzz mutants profile bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons test-oldest check check-python check-native format fuzz mutants profile bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ test-python: test-python-ready
 
 test-pythons: test-pythons-ready
 	@scripts/test-with $(OTHER_PYTHONS)
+
+test-oldest: install ## Run the tests with the oldest version of each library that Headgate works with.
+	@scripts/system-packages test
+	@scripts/oldest-versions
 
 check: install ## Check format, lint and types, of Python and Rust.
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-python check-native
