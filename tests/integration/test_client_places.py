@@ -26,6 +26,7 @@ from headgate.integrations.aiohttp_client import RateLimitMiddleware
 from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport
 from headgate.integrations.requests import RateLimitAdapter
 from until import until, until_async
+from versions import CLIENT_MIDDLEWARES
 
 pytestmark = pytest.mark.integration
 
@@ -193,7 +194,7 @@ async def places_of(limiter: AsyncLimiter) -> int:
     return remaining
 
 
-@pytest.mark.parametrize("library", ["httpx", "aiohttp"])
+@pytest.mark.parametrize("library", ["httpx", pytest.param("aiohttp", marks=CLIENT_MIDDLEWARES)])
 def test_clients_of_an_event_loop_have_no_more_requests_in_flight_than_the_limit(
     library: str, url: str, counting_server: CountingServer
 ) -> None:
@@ -250,6 +251,7 @@ def test_clients_of_an_event_loop_have_no_more_requests_in_flight_than_the_limit
     asyncio.run(asyncio.wait_for(main(), 90))
 
 
+@CLIENT_MIDDLEWARES
 def test_a_response_of_aiohttp_that_ends_in_another_thread_frees_its_place_without_a_warning(
     url: str, recwarn: pytest.WarningsRecorder
 ) -> None:

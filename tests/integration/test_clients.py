@@ -35,10 +35,12 @@ from headgate.http.server.options import Refusal
 from headgate.integrations.aiohttp_client import RateLimitMiddleware
 from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport
 from headgate.integrations.requests import RateLimitAdapter
+from versions import CLIENT_MIDDLEWARES, is_older
 
 pytestmark = pytest.mark.integration
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LIBRARIES = ("httpx", "httpx, async", "requests", "aiohttp")
+OF_AIOHTTP = pytest.param("aiohttp", marks=CLIENT_MIDDLEWARES)
+LIBRARIES = ("httpx", "httpx, async", "requests", *([] if is_older("aiohttp", "3.12") else ["aiohttp"]))
 
 
 # --- a server that counts
@@ -285,7 +287,7 @@ async def in_tasks(send: Callable[[Call], Any], plan: Plan) -> list[Result]:
     return results + list(await asyncio.gather(*map(send, plan.at_once)))
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture(params=["httpx", "httpx, async", "requests", OF_AIOHTTP])
 def library(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -425,7 +427,7 @@ def test_a_body_of_bytes_is_sent_again_completely(library: str, server: Serving)
     assert server.counting.statuses() == {429: 1, 200: 1}
 
 
-@pytest.mark.parametrize("library", ["requests", "aiohttp"])
+@pytest.mark.parametrize("library", ["requests", OF_AIOHTTP])
 def test_a_file_is_rewound_to_its_first_position(library: str, server: Serving) -> None:
     (result,) = send_all(library, server.url, [Call(f"/once/file {library}", "POST", a_file)])
     assert result == Reply(200, "and rewound")
@@ -550,6 +552,7 @@ def refusing_before_the_body() -> Iterator[tuple[str, list[bytes]]]:
             thread.join()
 
 
+@CLIENT_MIDDLEWARES
 def test_a_body_that_waited_for_100_is_sent_with_the_retry_of_aiohttp() -> None:
     async def post(url: str) -> int:
         async with (
@@ -635,6 +638,9 @@ def test_a_limiter_may_be_shared_and_is_left_open(server: Serving) -> None:
         session.get(server.url, timeout=5)
     assert limiter.peek("all", 0).remaining == 1
 
+
+@CLIENT_MIDDLEWARES
+def test_a_limiter_of_aiohttp_is_left_open(server: Serving) -> None:
     async def main() -> None:
         async_limiter = AsyncLimiter("1/minute")
         middleware = RateLimitMiddleware(async_limiter, key=lambda request: request.url.path, timeout=0)
@@ -668,7 +674,7 @@ def test_transports_close_what_they_opened(server: Serving) -> None:
 
 
 def test_an_aiohttp_without_client_middlewares_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(aiohttp, "ClientHandlerType")
+    monkeypatch.delattr(aiohttp, "ClientHandlerType", raising=False)
     monkeypatch.setattr(aiohttp, "__version__", "3.11.18")
     with pytest.raises(ConfigError, match=r"need aiohttp 3\.12 or later, this is 3\.11\.18"):
         RateLimitMiddleware()
