@@ -10,7 +10,7 @@ import pytest
 
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange
-from headgate.integrations import fastapi
+from headgate.integrations.fastapi import limits as of_fastapi
 from headgate.integrations.starlette import limits
 from headgate.integrations.starlette.places import places
 
@@ -39,7 +39,7 @@ def record_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def recording_places(*arguments: Any, **options: Any) -> Any:
         return _RecordingPlaces(places(*arguments, **options), scopes)
 
-    for module in (fastapi, limits):
+    for module in (of_fastapi, limits):
         monkeypatch.setattr(module, "places", recording_places)
     return scopes
 

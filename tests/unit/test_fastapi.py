@@ -221,7 +221,7 @@ async def read_async() -> dict[str, str]:
 @pytest.mark.parametrize("endpoint", [read, read_async, lambda: None, FastAPI().get("/")(read)])
 def test_the_error_of_a_limit_as_a_decorator_names_the_right_code(limits: Limits, endpoint: Any) -> None:
     decorate: Any = limits("5/minute")
-    with pytest.raises(ConfigError, match=r"decorates no endpoint: .* write Depends\(rate_limit\(...\)\), as in @app"):
+    with pytest.raises(ConfigError, match=r"decorates no endpoint, .* write Depends\(rate_limit\(...\)\), as in @app"):
         decorate(endpoint)
 
 

@@ -1,24 +1,18 @@
-"""Limits of routes in FastAPI, as dependencies: of a route, of a router, or of the application.
-
-    from headgate.integrations.fastapi import rate_limit
-
-    @app.get("/search", dependencies=[Depends(rate_limit("10/second"))])
-
-Nothing else is needed: no handler, no `app.state`, no parameter of the endpoint. Each route counts by itself
-under its whole template; see `headgate.integrations.starlette.routing`.
-"""
+"""Dependencies that limit the routes of FastAPI."""
 
 # There is no `from __future__ import annotations` here: FastAPI reads the annotations of `RateLimit.__call__`, and
 # resolves no strings in those of an object's method.
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, NoReturn, Unpack
+from typing import Annotated, Any, NoReturn, Unpack
 from weakref import WeakValueDictionary
+
+from fastapi import FastAPI, HTTPException, Response
+from fastapi.requests import HTTPConnection
+from fastapi.websockets import WebSocket
 
 from headgate.decision import Decision
 from headgate.decorator import is_being_decorated
-from headgate.errors import ConfigError, MissingExtraError, StoreError, check_flag
-from headgate.http.fields.dialects import fields_of
-from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
+from headgate.errors import ConfigError, StoreError, check_flag
 from headgate.http.server.asgi_messages import Fields
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, detail_of, without_content
@@ -28,43 +22,26 @@ from headgate.http.server.routes import (
     AsyncRouteLimits,
     LimitsOfRoute,
     RoutePlace,
-    exempt,
     is_exempt,
     route_place,
 )
 from headgate.http.server.scope_exchange import RoutePassed, exchange_at
-from headgate.limiter import Limiter
-
-try:
-    from fastapi import FastAPI, HTTPException, Response
-    from fastapi.requests import HTTPConnection
-    from fastapi.websockets import WebSocket
-except ModuleNotFoundError as error:
-    raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
-
+from headgate.integrations.fastapi.mistakes import (
+    HOW_TO_DEPEND,
+    HOW_TO_LIMIT_ALL,
+    NoParameter,
+    SignatureOfLimits,
+    is_default_value,
+    warn_if_dropped,
+)
+from headgate.integrations.fastapi.openapi import Responses, documented, responses_of
 from headgate.integrations.starlette.headers import RateLimitHeaders
 from headgate.integrations.starlette.places import Places, places
-from headgate.integrations.starlette.request import RateLimitMiddleware, StarletteRequest
+from headgate.integrations.starlette.request import StarletteRequest
 from headgate.integrations.starlette.responses import RefusalResponse, refuse_or_close
-from headgate.integrations.starlette.routing import Found, application_of, flat
-
-__all__ = [
-    "RateLimit",
-    "RateLimitExceeded",
-    "RateLimitHeaders",
-    "RateLimitMiddleware",
-    "RateLimits",
-    "exempt",
-    "rate_limit",
-]
+from headgate.integrations.starlette.routing import Found, application_of
 
 _NONE: Any = None
-_HOW_TO_DEPEND = (
-    "a limit of a route is a dependency: write Depends(rate_limit(...)), as in @app.get(..., dependencies=[...])"
-)
-
-Responses = dict[int | str, dict[str, Any]]
-"""Descriptions of responses for FastAPI, by their status."""
 
 
 class RateLimitExceeded(HTTPException):
@@ -97,23 +74,35 @@ class RateLimit:
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
+        self.unused = warn_if_dropped(self)
         # FastAPI inspects the object's attribute to learn whether to await the call; Python calls the class's method.
         vars(self)["__call__"] = RateLimit._ask
 
     def __deepcopy__(self, _: Any) -> "RateLimit":
         """Return this limit: a copied router has the same one, as it has the same endpoints."""
+        if is_default_value():
+            raise ConfigError(HOW_TO_DEPEND)
         return self
 
     @property
     def dependency(self) -> NoReturn:
         """Raises ConfigError: FastAPI reads this attribute where a limit is written without `Depends`."""
-        raise ConfigError(_HOW_TO_DEPEND)
+        raise ConfigError(HOW_TO_DEPEND)
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> NoReturn:
+        """Raises ConfigError: pydantic calls this where a limit is written as an annotation."""
+        raise ConfigError(HOW_TO_DEPEND)
 
     def __call__(self, connection: HTTPConnection, response: Response = _NONE) -> Coroutine[Any, Any, Decision | None]:
         """Return the decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
-        if response is _NONE:  # the limit was written as a decorator, and is called with an endpoint
-            raise ConfigError(f"rate_limit(...) decorates no endpoint: {_HOW_TO_DEPEND}")
+        if type(response) is not Response and not isinstance(response, Response):
+            # It was written as a decorator, and is called with an endpoint; or as a middleware, with an application.
+            raise ConfigError(
+                f"rate_limit(...) decorates no endpoint, and is no middleware: {HOW_TO_DEPEND}; {HOW_TO_LIMIT_ALL}"
+            )
         return self._ask(connection, response)
+
+    __signature__ = SignatureOfLimits(__call__)
 
     async def _ask(self, connection: HTTPConnection, response: Response) -> Decision | None:
         scope = connection.scope
@@ -188,7 +177,11 @@ class RateLimits(AsyncRouteLimits):
         self._headers = defaults.get("headers", "draft-11")
 
     def __call__(
-        self, limits: LimitsOfRoute = MISSING_LIMITS, *, override: bool = False, **options: Unpack[RouteOptions]
+        self,
+        limits: Annotated[LimitsOfRoute, NoParameter()] = MISSING_LIMITS,
+        *,
+        override: bool = False,
+        **options: Unpack[RouteOptions],
     ) -> RateLimit:
         """Return the argument of `Depends`; the dependency's value is the Decision.
 
@@ -196,13 +189,18 @@ class RateLimits(AsyncRouteLimits):
         charged in none. With `override` only this limit and narrower ones are checked.
         """
         if is_being_decorated(limits):
-            raise ConfigError(f"rate_limit decorates no endpoint: {_HOW_TO_DEPEND}")
+            raise ConfigError(f"rate_limit decorates no endpoint: {HOW_TO_DEPEND}")
         try:
             arguments = (limits, check_flag("override", override), frozenset(options.items()))
             made = self._made.get(arguments)
         except TypeError:  # a mapping or a list, not hashable: this limit equals no other
             return self._make(limits, override, options)
         return made or self._made.setdefault(arguments, self._make(limits, override, options))
+
+    @property
+    def dependency(self) -> NoReturn:
+        """Raises ConfigError: FastAPI reads this attribute where `rate_limit` is written without `Depends`."""
+        raise ConfigError(HOW_TO_DEPEND)
 
     def install(self, app: FastAPI) -> None:
         """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
@@ -212,7 +210,7 @@ class RateLimits(AsyncRouteLimits):
         plain = app.openapi
 
         def openapi() -> dict[str, Any]:
-            return _documented(plain(), app.routes)
+            return documented(plain(), app.routes, _dialects_of)
 
         app.openapi = openapi  # type: ignore[method-assign]
 
@@ -229,6 +227,11 @@ class RateLimits(AsyncRouteLimits):
 def _limits_of(route: Any) -> Iterator[RateLimit]:
     """Return the limits among the dependencies of a route, in the order in which they are checked."""
     return (call for call in _calls(getattr(route, "dependant", None)) if isinstance(call, RateLimit))
+
+
+def _dialects_of(route: Any) -> Iterator[str | Sequence[str]]:
+    """Return the dialects of the fields of each limit of a route."""
+    return (limit.headers for limit in _limits_of(route))
 
 
 def _calls(dependant: Any) -> Iterator[Any]:
@@ -253,44 +256,6 @@ async def _send_usual_response(connection: HTTPConnection, refused: RateLimitExc
         return refused.response(head=connection.scope["method"] == "HEAD")
     await refuse_or_close(connection, refused.refusal)
     return None
-
-
-def _documented(schema: dict[str, Any], routes: Sequence[Any]) -> dict[str, Any]:
-    """Return an OpenAPI document with the responses of limits, where it does not describe them yet."""
-    for route in flat(routes):
-        methods = getattr(route, "methods", None)  # a websocket has none
-        if not methods or not getattr(route, "include_in_schema", True) or is_exempt(getattr(route, "endpoint", None)):
-            continue
-        operations = schema.get("paths", {}).get(getattr(route, "path_format", None), {})
-        for limit in _limits_of(route):
-            for method in methods & {name.upper() for name in operations}:
-                documented = operations[method.lower()].setdefault("responses", {})
-                for status, response in responses_of(limit.headers).items():
-                    documented.setdefault(str(status), response)
-    return schema
-
-
-def responses_of(headers: str | Sequence[str]) -> Responses:
-    """Return the description of a refusal, with fields of these dialects."""
-    described: dict[str, Any] = {
-        "Retry-After": {"description": "Seconds until the request would pass", "schema": {"type": "integer"}}
-    }
-    for name, _ in fields_of(headers)(Limiter("1/second").peek("anyone")):
-        described[name] = {"description": "What remains of the limits", "schema": {"type": "string"}}
-    problem = {
-        "type": "object",
-        "properties": {
-            "type": {"type": "string", "example": QUOTA_EXCEEDED},
-            "title": {"type": "string"},
-            "status": {"type": "integer", "example": 429},
-            "detail": {"type": "string"},
-            "retry-after-ms": {"type": "integer"},
-            "violated-policies": {"type": "array", "items": {"type": "string"}},
-        },
-        "required": ["type", "title", "status", "detail", "violated-policies"],
-    }
-    content = {PROBLEM_JSON: {"schema": problem}}
-    return {429: {"description": "Too Many Requests", "headers": described, "content": content}}
 
 
 rate_limit = RateLimits()
