@@ -1,11 +1,11 @@
-"""Objects in memory, in a forked child process: no lock is held there by a thread that exists only in the parent."""
+"""Objects in memory, and child processes: forked ones, where no thread of the parent holds a lock, and spawned ones."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol, Self
 from weakref import WeakSet
 
 
@@ -21,6 +21,23 @@ def in_child(begin_anew: Callable[[], object]) -> None:
     """Have a function called in each child process from now on, before any other thread runs there."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=begin_anew)
+
+
+class InOneProcess:
+    """An object that is not sent to another process, with what is in memory or connected here."""
+
+    def __getstate__(self) -> NoReturn:
+        """Raises TypeError: `pickle` and `copy.deepcopy` call this, and so does `multiprocessing` where it spawns."""
+        kind = type(self).__qualname__
+        raise TypeError(
+            f"{kind} belongs to one process and cannot be pickled or deep-copied: make one in each process; "
+            "those with the same shared:// or redis:// store count together"
+        )
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
 
 _forked: WeakSet[Forked] = WeakSet()

@@ -31,6 +31,7 @@ from headgate.decorator import (
 )
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError, check_flag, kind_of
+from headgate.forks import InOneProcess
 from headgate.held_calls import name_of
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key, whole_number
@@ -54,7 +55,7 @@ R = TypeVar("R")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
-class _BoundLimiter:
+class _BoundLimiter(InOneProcess):
     """The common part of the limiters of both colours."""
 
     def __init__(

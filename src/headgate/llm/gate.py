@@ -11,6 +11,7 @@ from typing import Any
 from headgate.clock import SYSTEM_CLOCK, Clock, now_us
 from headgate.decision import OnStoreError
 from headgate.errors import ArgumentError, ConfigError, kind_of
+from headgate.forks import InOneProcess
 from headgate.holding import Hold
 from headgate.llm.call import AsyncCall, Call
 from headgate.llm.call_base import CallDemand
@@ -39,7 +40,7 @@ _BACKGROUND = "background"
 most output that they can have is held."""
 
 
-class _LlmGate:
+class _LlmGate(InOneProcess):
     """The part of gates that threads and asyncio share."""
 
     _gate: Any

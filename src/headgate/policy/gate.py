@@ -20,7 +20,7 @@ from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit, OnStoreError
 from headgate.drive import answered
 from headgate.errors import ConfigError, kind_of
-from headgate.forks import ProcessLock
+from headgate.forks import InOneProcess, ProcessLock
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
@@ -94,7 +94,7 @@ class _PythonCalls:
         return self._resolver.decide(request, cost, ruleset, False)
 
 
-class _BoundPolicy:
+class _BoundPolicy(InOneProcess):
     """The parts that the gates of both colours share."""
 
     _reservation: Any

@@ -21,6 +21,7 @@ from headgate import core
 from headgate.clock import Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, brief_number
+from headgate.forks import InOneProcess
 from headgate.keys import whole_number
 from headgate.stores.protocol import BoundLimits, Failure, Store, StoreStats
 from headgate.stores.python_holding import HoldingTable
@@ -33,7 +34,7 @@ ON_FULL = ("forget", "refuse", "pass")
 _LOG_ENTRIES_PER_KEY = 16
 
 
-class MemoryStore(Store):
+class MemoryStore(InOneProcess, Store):
     """States in this process's memory, exact under threads, bounded by `max_keys`.
 
     `max_log_entries` bounds the entries of all sliding logs together, 16 for each of

@@ -16,6 +16,7 @@ from headgate.clock import Clock
 from headgate.decision import ON_STORE_ERROR, NamedLimit, OnStoreError
 from headgate.drive import all_answered
 from headgate.errors import ConfigError
+from headgate.forks import InOneProcess
 from headgate.stores.batches import DecidesBatches, Done, Failing
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Fallback, read_share
@@ -33,7 +34,7 @@ from headgate.stores.protocol import (
 )
 
 
-class GuardedStore(Store):
+class GuardedStore(InOneProcess, Store):
     """A store that always answers: with its own decisions, or with the configured choice where it cannot decide.
 
     `on_error` is the choice for limits that have none of their own: "local" decides in this process by

@@ -16,6 +16,7 @@ from redis.crc import key_slot
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, kind_of
+from headgate.forks import InOneProcess
 from headgate.stores.batches import Done, Failing
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, StoreStats
 from headgate.stores.redis import scripts
@@ -37,7 +38,7 @@ log = logging.getLogger("headgate")
 _SCANNED = 1000
 
 
-class RedisStore(Store):
+class RedisStore(InOneProcess, Store):
     """States in a Redis or Valkey that many hosts share; for threads and for asyncio.
 
     `server` is a URL (see `headgate.stores.redis.url`), or a client of redis-py: one of `redis` serves

@@ -21,6 +21,7 @@ from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import US_PER_SECOND, Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, StoreUnavailable, brief_number
+from headgate.forks import InOneProcess
 from headgate.keys import Key, whole_number
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import ON_FULL
@@ -56,7 +57,7 @@ class ZoneClock:
         return duration_us / US_PER_SECOND
 
 
-class SharedStore(Store):
+class SharedStore(InOneProcess, Store):
     """States in a file that all processes of this host map: exact for all of them together.
 
     `path` is the file; the first process creates it, of `size` bytes (by default 64 MiB, unless it exists
