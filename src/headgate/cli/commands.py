@@ -133,18 +133,37 @@ def schema() -> None:
 
 def _request_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--host", default="", callback=options.host, help="The host that the request is sent to."),
+        click.option(
+            "--host", default="", type=options.TEXT, callback=options.host, help="The host that the request is sent to."
+        ),
         click.option(
             "--header",
             "headers",
             multiple=True,
+            type=options.TEXT,
             metavar="NAME:VALUE",
             callback=options.headers,
             help="A header; may be repeated.",
         ),
-        click.option("--ip", default="", metavar="ADDRESS", callback=options.address, help="The address of the peer."),
-        click.option("--path", default="/", show_default=True, callback=options.path, help="The path, with its query."),
-        click.option("--method", default="GET", show_default=True, callback=options.method, help="The method."),
+        click.option(
+            "--ip",
+            default="",
+            type=options.TEXT,
+            metavar="ADDRESS",
+            callback=options.address,
+            help="The address of the peer.",
+        ),
+        click.option(
+            "--path",
+            default="/",
+            type=options.TEXT,
+            show_default=True,
+            callback=options.path,
+            help="The path, with its query.",
+        ),
+        click.option(
+            "--method", default="GET", type=options.TEXT, show_default=True, callback=options.method, help="The method."
+        ),
     ):
         command = option(command)
     return command
@@ -154,7 +173,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("file", type=options.POLICY_FILE)
 @_request_options
 @click.option(
-    "--entry", "entries", multiple=True, metavar="KEY=VALUE", callback=options.entries,
+    "--entry", "entries", multiple=True, type=options.TEXT, metavar="KEY=VALUE", callback=options.entries,
     help="An entry of a descriptor, in place of a request; may be repeated.",
 )  # fmt: skip
 @click.pass_context
@@ -182,9 +201,9 @@ _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the 
 
 @headgate.command(help=f"Show what a live store holds of a KEY, under each limit of a POLICY file.\n\n{_KEY_HELP}")
 @click.argument("policy", type=options.POLICY_FILE)
-@click.argument("key", nargs=-1, required=True)
+@click.argument("key", nargs=-1, required=True, type=options.TEXT)
 @click.option("--store", metavar="URL", help=_STORE_HELP)
-@click.option("--rule", metavar="NAME", help="Look at this rule alone.")
+@click.option("--rule", type=options.TEXT, metavar="NAME", help="Look at this rule alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(policy: Path, key: tuple[str, ...], store: str | None, rule: str | None, as_json: bool) -> None:
     from headgate.cli.inspecting import run_inspect
@@ -196,9 +215,9 @@ def inspect(policy: Path, key: tuple[str, ...], store: str | None, rule: str | N
     help=f"Forget what a KEY used, in a live store, under the limits of a POLICY file.\n\n{_KEY_HELP}\n\n{_RESET_HELP}"
 )
 @click.argument("policy", type=options.POLICY_FILE)
-@click.argument("key", nargs=-1, required=True)
+@click.argument("key", nargs=-1, required=True, type=options.TEXT)
 @click.option("--store", metavar="URL", help=_STORE_HELP)
-@click.option("--rule", metavar="NAME", help="Forget under this rule alone.")
+@click.option("--rule", type=options.TEXT, metavar="NAME", help="Forget under this rule alone.")
 def reset(policy: Path, key: tuple[str, ...], store: str | None, rule: str | None) -> None:
     from headgate.cli.inspecting import run_reset
 

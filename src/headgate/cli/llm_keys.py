@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
+from headgate.cli import options
 from headgate.cli.group import Group
 from headgate.clock import SYSTEM_CLOCK, utc_moment
 from headgate.errors import ConfigError
@@ -26,12 +27,17 @@ def key() -> None:
 
 
 @key.command()
-@click.argument("name")
+@click.argument("name", type=options.TEXT)
 @_KEYS_OPTION
-@click.option("--user", default="", help="Who calls with it, for rules that count by user.")
-@click.option("--team", default="", help="The caller's team, for rules that count by team.")
-@click.option("--organisation", default="", help="The caller's organisation, for rules that count by organisation.")
-@click.option("--tier", default="", help="The tier whose limits apply.")
+@click.option("--user", default="", type=options.TEXT, help="Who calls with it, for rules that count by user.")
+@click.option("--team", default="", type=options.TEXT, help="The caller's team, for rules that count by team.")
+@click.option(
+    "--organisation",
+    default="",
+    type=options.TEXT,
+    help="The caller's organisation, for rules that count by organisation.",
+)
+@click.option("--tier", default="", type=options.TEXT, help="The tier whose limits apply.")
 @click.option("--expires", metavar="WHEN", help="After so long, such as 30d, or on a date, such as 2027-01-31 (UTC).")
 @click.option("--names-users", is_flag=True, help="Its calls may name a user in the header X-Headgate-User.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -89,7 +95,7 @@ def list_keys(keys: str, as_json: bool) -> None:
 
 
 @key.command()
-@click.argument("name")
+@click.argument("name", type=options.TEXT)
 @_KEYS_OPTION
 def revoke(name: str, keys: str) -> None:
     """Revoke the key called NAME: the proxy refuses it from its next call on."""

@@ -46,7 +46,9 @@ def _zone(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(error)) from None
 
 
-_author_option = click.option("--author", metavar="NAME", help="The author of the entry; by default the login's name.")
+_author_option = click.option(
+    "--author", type=options.TEXT, metavar="NAME", help="The author of the entry; by default the login's name."
+)
 _zone_option = click.option(
     "--zone", metavar="ZONE", callback=_zone,
     help="Whose days and months, such as Europe/Zurich; by default that in which months were closed, or UTC.",
@@ -159,11 +161,11 @@ _tokens = options.Whole(0, 1 << 40)
 
 @click.command()
 @click.argument("books", metavar="BOOKS")
-@click.option("--id", required=True, help="The id of the call.")
+@click.option("--id", required=True, type=options.TEXT, help="The id of the call.")
 @click.option("--cost", metavar="USD", callback=_cost, help="What it really cost, such as 0.0123.")
 @click.option("--input", type=_tokens, metavar="TOKENS", help="What it really sent.")
 @click.option("--output", type=_tokens, metavar="TOKENS", help="What was really made.")
-@click.option("--reason", required=True, help="Why.")
+@click.option("--reason", required=True, type=options.TEXT, help="Why.")
 @_author_option
 def correct(
     books: str, id: str, cost: int | None, input: int | None, output: int | None, reason: str, author: str | None

@@ -30,6 +30,17 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST_NUMBER = 60
 
 
+class Text(click.types.StringParamType):
+    """A text that is no name of a file. Where the locale has ASCII alone, Python leaves other bytes undecoded."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx)
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+TEXT = Text()
+
+
 class Whole(click.IntRange):
     """A whole number in a range."""
 

@@ -7,6 +7,7 @@ import json
 import click
 
 from headgate.amounts import amount_text
+from headgate.cli import options
 from headgate.cli.group import Group
 from headgate.clock import utc_moment
 from headgate.errors import ConfigError
@@ -51,7 +52,7 @@ def info(path: str, as_json: bool) -> None:
 
 
 @zone.command(help=f"Show what is held of a KEY under each limit. {_KEY_HELP}")
-@click.argument("key", nargs=-1, required=True)
+@click.argument("key", nargs=-1, required=True, type=options.TEXT)
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
@@ -72,7 +73,7 @@ def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
 
 
 @zone.command(help=f"Forget what a KEY used, under all limits. {_KEY_HELP}")
-@click.argument("key", nargs=-1, required=True)
+@click.argument("key", nargs=-1, required=True, type=options.TEXT)
 @click.argument("path")
 def reset(key: tuple[str, ...], path: str) -> None:
     results = existing_zone(path).forget(_key(key))
