@@ -164,7 +164,9 @@ def test_a_hold_of_a_calendar_window_is_settled_by_limits_without_calendars(kind
     assert other.extend(two.id).outcome == "extended"
     assert limiter.peek("key", 0).limits[0].remaining == 3
     clock.advance(DAY_US)
-    with pytest.raises(ArgumentError, match="a calendar window of this hold is over"):
+    with pytest.raises(
+        ArgumentError, match=r"window of this hold is over, .* extend the hold through limits that have it"
+    ):
         other.extend(two.id, more=1)
     assert other.extend(two.id).outcome == "extended"
     assert limiter.peek("key", 0).limits[0].remaining == 10
@@ -173,6 +175,23 @@ def test_a_hold_of_a_calendar_window_is_settled_by_limits_without_calendars(kind
     assert limiter.peek("key", 0).limits[0].remaining == 9
     assert other.cancel(three.id).outcome == "settled"
     assert limiter.peek("key", 0).limits[0].remaining == 10
+
+
+@pytest.mark.parametrize("kind", REDIS)
+def test_a_calendar_window_that_got_another_period_is_extended_by_limits_that_have_it(kind: str) -> None:
+    clock = ManualClock(20_000 * DAY_US + 5)
+    store = make_store(kind)
+    daily, monthly, other = (
+        Limiter(limits, store=store, name=name, clock=clock)
+        for limits, name in [("10/day in UTC", "api"), ("10/month in UTC", "api"), ("9/minute", "other")]
+    )
+    held = daily.reserve("key", 3)
+    assert monthly.hit("key")
+    with pytest.raises(
+        ArgumentError, match=r"or has another period since, .* extend the hold through limits that have"
+    ):
+        other.extend(held.id)
+    assert monthly.extend(held.id, more=1).after[0].remaining == 5
 
 
 def test_a_shadow_limit_that_did_not_admit_a_hold_is_not_charged_when_it_is_settled(core: str) -> None:

@@ -152,7 +152,10 @@ def _outcome(reply: bytes, outcomes: bytes) -> bytes:
         _, number, actual = _DEBT.unpack(reply)
         raise TooMuchDebt(number - 1, int(actual))
     if reply == b"B":
-        raise ArgumentError("a calendar window of this hold is over: extend it by more through limits that have it")
+        raise ArgumentError(
+            "a calendar window of this hold is over, or has another period since, and these limits lack it: "
+            "extend the hold through limits that have it"
+        )
     if outcome == b"G" and len(reply) == 3:
         (groups,) = _NUMBER.unpack_from(reply, 1)
         raise ArgumentError(f"this hold has {groups} amounts: give one for each, or one for all")
