@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from running import RunningService, headgate_command, run_headgate, running_service, service_of
 
 from headgate import core
-from headgate.stores.shared.store import default_zone_url
+from headgate.stores.shared.default_zone import default_zone_url
 
 pytestmark = [
     pytest.mark.integration,

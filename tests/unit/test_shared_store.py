@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from urllib.parse import quote
 import pytest
 
 from headgate import ConfigError, Gate, Limiter, Request, SharedStore, StoreUnavailable, core
-from headgate.stores.shared import store as shared
+from headgate.stores.shared import default_zone
 from headgate.stores.url import existing_zone, open_store
 from headgate.testing import ManualClock
 from subjects import KINDS, make_zone
@@ -644,8 +645,23 @@ def test_a_path_of_any_bytes_can_be_named(tmp_path: Path) -> None:
 
 
 def test_the_default_zone_is_this_users_and_this_namespaces() -> None:
-    url = shared.default_zone_url("shop")
+    url = default_zone.default_zone_url("shop")
     assert url.startswith("shared:///") and url.endswith(f"headgate-{os.geteuid()}-shop")
+
+
+def test_the_default_zone_is_never_in_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(default_zone, "_MEMORY", tmp_path / "no memory")
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "no folder"), str(Path.cwd())])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"neither .*/no memory nor /tmp, /var/tmp, .* --store shared:///"):
+        default_zone.default_zone_url("shop")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert default_zone.default_zone_url("shop").startswith(f"shared://{quote(str(tmp_path))}/headgate-")
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "no folder")])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(ConfigError, match="there is no place for the zone"):
+        default_zone.default_zone_url("shop")
 
 
 @pytest.fixture(autouse=True)

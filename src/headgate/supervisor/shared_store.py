@@ -7,7 +7,7 @@ from headgate.policy.compiled import Policy
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.stores.guard.choice import with_fallback
 from headgate.stores.protocol import Store
-from headgate.stores.shared.store import default_zone_url
+from headgate.stores.shared.default_zone import default_zone_url
 from headgate.stores.url import open_store
 
 

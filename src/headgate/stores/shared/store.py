@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 from headgate import core
 from headgate.algorithms.table import ALGORITHMS
@@ -227,13 +225,6 @@ class SharedStore(InOneProcess, Store):
 
     def __repr__(self) -> str:
         return f"SharedStore({str(self.path)!r}, on_full={self.on_full!r})"
-
-
-def default_zone_url(namespace: str) -> str:
-    """The URL of a service's default zone, for this user and namespace."""
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    return f"shared://{quote(os.fsencode(place / f'headgate-{os.geteuid()}-{namespace}'))}"
 
 
 def can_share() -> bool:
