@@ -9,7 +9,7 @@ import warnings
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
 
 from asgi_requests import drive, statuses
 from headgate import ConfigError
@@ -102,3 +102,16 @@ def test_a_limit_that_was_used_is_dropped_without_a_warning(rate_limit: RateLimi
         gc.collect()
     assert list(inspect.signature(rate_limit("1/day")).parameters) == ["connection", "response"]
     assert list(inspect.signature(RateLimit).parameters) == ["enforcers", "override", "headers"]
+
+
+def test_a_limit_that_an_endpoint_makes_and_calls_is_dropped_without_a_warning(rate_limit: RateLimits) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def endpoint(request: Request, response: Response) -> None:
+        await rate_limit("1/hour")(request, response)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert statuses(app, "/", "/") == [200, 429]
+        gc.collect()

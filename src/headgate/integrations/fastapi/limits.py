@@ -100,6 +100,8 @@ class RateLimit:
             raise ConfigError(
                 f"rate_limit(...) decorates no endpoint, and is no middleware: {HOW_TO_DEPEND}; {HOW_TO_LIMIT_ALL}"
             )
+        if self.unused is not None:  # nor is it, where an endpoint calls it by hand
+            self.unused.detach()
         return self._ask(connection, response)
 
     __signature__ = SignatureOfLimits(__call__)
