@@ -160,9 +160,12 @@ def test_a_stream_without_its_content_type_passes_in_parts_and_is_settled_exactl
     assert [(entry.mode, entry.usage) for entry in proxy.settled()] == [("exact", USED)]
 
 
-def test_a_complete_response_to_a_streamed_call_is_settled_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content_type", [b"", b"content-type: text/event-stream\r\n"])
+def test_a_complete_response_to_a_streamed_call_is_settled_exactly(tmp_path: Path, content_type: bytes) -> None:
     document = b'\xef\xbb\xbf\r\n{"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 3}}'
-    with answering_once(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(document), document)) as port:
+    with answering_once(
+        b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (content_type, len(document), document)
+    ) as port:
         provider_entry = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
         with running_proxy(tmp_path, WIDE, [provider_entry]) as proxy:
             body = {**BODIES["/v1/chat/completions"], "stream": True}

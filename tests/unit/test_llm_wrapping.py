@@ -21,7 +21,7 @@ from headgate.llm import AsyncLlmGate, LlmGate
 from llm_provider import INPUT_TOKENS, OUTPUT_TOKENS, WORDS, Provider, chat_events, message_events, provider
 from until import until, until_async
 
-NAMES = ["m", "m-429", "m-500", "m-cut", "m-silent", "m-endless", "m-zipped", "m-moved", "m-untyped"]
+NAMES = ["m", "m-429", "m-500", "m-cut", "m-silent", "m-endless", "m-zipped", "m-moved", "m-untyped", "m-whole"]
 LIMITS = "60/minute; 90000 tokens/day in UTC; 2 usd/day in UTC; 5 concurrent"
 ASKED: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
 MOST = 1000
@@ -181,6 +181,27 @@ def test_a_stream_without_a_stream_content_type_is_settled_by_its_usage(upstream
     )
     assert [chunk.choices[0].delta.content for chunk in stream] == [*WORDS, None]
     assert used(gate) == TRUTH
+
+
+def test_a_whole_answer_with_the_content_type_of_a_stream_is_settled_by_its_usage(upstream: Provider) -> None:
+    gate = LlmGate(policy())
+    body = {"model": "m-whole", "messages": ASKED, "max_tokens": MOST, "stream": True}
+    with gate.wrap(httpx.Client(base_url=f"{upstream.url}/v1/"), user="u1") as client:
+        for path in ("chat/completions", "messages", "responses"):
+            response = client.post(path, json=body)
+            assert response.headers["content-type"].startswith("text/event-stream") and "usage" in response.json()
+    assert used(gate) == {name: 3 * number for name, number in TRUTH.items()}
+
+
+def test_a_whole_answer_with_the_content_type_of_a_stream_is_settled_on_asyncio_too(upstream: Provider) -> None:
+    async def main() -> None:
+        body = {"model": "m-whole", "messages": ASKED, "max_tokens": MOST, "stream": True}
+        async with AsyncLlmGate(policy()) as gate:
+            async with gate.wrap(httpx.AsyncClient(base_url=f"{upstream.url}/v1/"), user="u1") as client:
+                assert "usage" in (await client.post("chat/completions", json=body)).json()
+            assert await used_async(gate) == TRUTH
+
+    asyncio.run(main())
 
 
 def test_a_refusal_is_the_packages_own_error_and_nothing_is_sent(upstream: Provider) -> None:

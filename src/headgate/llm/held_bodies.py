@@ -57,10 +57,10 @@ class HeldBody:
 
     def _settle(self) -> None:
         reading, call = self._reading, self._call
-        if reading.is_stream:
-            call.settle_stream(reading.stream.usage)
-        elif reading.answer is not None:
+        if reading.answer is not None:
             call.settle(reading.answer)
+        elif reading.is_stream:
+            call.settle_stream(reading.stream.usage)
         call.__exit__(None, None, None)
 
     def __del__(self) -> None:
@@ -121,10 +121,10 @@ class AsyncHeldBody:
 
 
 async def _settle(reading: AnswerReading, call: AsyncCall) -> None:
-    if reading.is_stream:
-        await call.settle_stream(reading.stream.usage)
-    elif reading.answer is not None:
+    if reading.answer is not None:
         await call.settle(reading.answer)
+    elif reading.is_stream:
+        await call.settle_stream(reading.stream.usage)
     await call.__aexit__(None, None, None)
 
 

@@ -155,6 +155,8 @@ class AnswerReading:
     @property
     def answer(self) -> Any:
         """The whole answer, None if it is not complete or no JSON."""
+        if self.is_stream:
+            return self.stream.answer
         return _parsed(bytes(self._whole)) if self._is_whole and len(self._whole) <= _LARGEST_ANSWER else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from headgate.llm.events import EventReader
@@ -21,7 +22,7 @@ class StreamReading:
     then a further slice must be held before more is passed on.
     """
 
-    __slots__ = ("_counted", "_events", "_margin", "_model", "_remaining", "_text", "has_begun", "usage")
+    __slots__ = ("_counted", "_events", "_margin", "_model", "_remaining", "_text", "answer", "has_begun", "usage")
 
     def __init__(self, model: str, held_output: int | None, slice_tokens: int) -> None:
         self._model = model
@@ -33,6 +34,9 @@ class StreamReading:
         self.usage = StreamUsage()
         self.has_begun = False
         """Whether an object of the stream was read."""
+
+        self.answer: Any = None
+        """The whole answer, where a server sent one in JSON as if it were a stream; known after `rest`."""
 
     @property
     def is_counted(self) -> bool:
@@ -79,8 +83,20 @@ class StreamReading:
         return passed
 
     def rest(self) -> bytes:
-        """The bytes after the last whole event, at the end of the stream."""
-        return self._events.end() if self._events is not None else b""
+        """The bytes after the last whole event, at the end of the stream: all of an answer in JSON."""
+        rest = self._events.end() if self._events is not None else b""
+        if rest.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+            self.answer = self._whole(rest)
+        return rest
+
+    def _whole(self, rest: bytes) -> Any:
+        """Parse an answer in JSON; None where it is none, or where events were before it."""
+        if self.usage.has_ended or self.usage.usage is not None or self.usage.text:
+            return None
+        try:
+            return json.loads(rest)
+        except (ValueError, RecursionError):
+            return None
 
     def _count(self) -> None:
         """Count new output. Words arrive in parts, each in its own event, so several events are counted together."""

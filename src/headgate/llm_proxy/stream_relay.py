@@ -71,7 +71,10 @@ class StreamRelay:
 
     async def settle(self) -> None:
         """Settle with the usage that was read so far."""
-        await self._call.settle_stream(self._reading.usage)
+        if self._reading.answer is not None:
+            await self._call.settle(self._reading.answer)
+        else:
+            await self._call.settle_stream(self._reading.usage)
 
     async def _is_spent(self, passed: bytes) -> bool:
         """Whether the budget is exhausted, after these bytes were passed on; holds more where it is not."""
