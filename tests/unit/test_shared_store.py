@@ -28,6 +28,8 @@ from subjects import KINDS, make_zone
 pytestmark = pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core")
 SIZE = 256 << 10
 FULL_SIZE = 8 << 20
+NAMESPACE = 128
+"""Where the PID namespace of its processes is in a zone's file, in bytes."""
 
 
 @pytest.fixture
@@ -614,6 +616,26 @@ def test_processes_of_another_pid_namespace_are_refused(path: Path) -> None:
     assert SharedStore(path).info()["size"] == SIZE  # no process of the other namespace is left
 
 
+def test_a_new_zone_that_no_process_has_been_alone_with_is_of_the_pid_namespace_of_its_maker(path: Path) -> None:
+    from headgate.stores.shared import zone_file
+
+    assert zone_file._create(core.native, path, zone_file.ZoneOptions(size=SIZE))
+    with path.open("rb") as file:  # another process was as fast
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert SharedStore(path).info()["size"] == SIZE
+
+
+def test_a_zone_is_opened_once_the_last_process_of_another_pid_namespace_has_ended(path: Path) -> None:
+    SharedStore(path, size=SIZE)
+    words(path, (NAMESPACE, 1))
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        end = threading.Timer(0.2, fcntl.flock, (file, fcntl.LOCK_UN))
+        end.start()
+        assert SharedStore(path).info()["size"] == SIZE
+        end.join()
+
+
 @pytest.mark.parametrize("missing", ["_BOOT_ID", "_PID_NAMESPACE"])
 def test_without_proc_the_store_raises_an_error(path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     from headgate.stores.shared import zone_file
@@ -621,7 +643,7 @@ def test_without_proc_the_store_raises_an_error(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(zone_file, missing, path.with_name("nothing"))
     with pytest.raises(ConfigError, match="needs /proc, to know this run of the system"):
         SharedStore(path, size=SIZE)
-    assert names(path.parent) == [] if missing == "_BOOT_ID" else True
+    assert names(path.parent) == []
 
 
 def test_a_zone_needs_no_descriptor_of_its_own(path: Path) -> None:

@@ -25,6 +25,10 @@ _TIMEOUT_S = 60.0
 """How long to wait for another process that creates the zone, or checks it."""
 
 _POLL_S = 0.01
+_STRANGERS_POLLS = 100
+"""How often a zone must be found in use by strangers, such as another container, before that is an error: the last
+of them may be about to end."""
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
@@ -51,6 +55,10 @@ class ZoneOptions(NamedTuple):
     make: bool = False
 
 
+class _UsedByStrangers(ConfigError):
+    """Processes that cannot share the zone with this one use it now."""
+
+
 class FileIdentity(NamedTuple):
     """Distinguishes a file from another one that has taken its name."""
 
@@ -73,6 +81,7 @@ def open_zone(native: Any, path: Path, options: ZoneOptions, on_full: str) -> tu
     """
     with _system_errors(path):
         _check_file_system(native, path)
+        strangers = 0
         for _ in range(round(_TIMEOUT_S / _POLL_S)):
             descriptor = _open(path)
             if descriptor is None:
@@ -81,16 +90,21 @@ def open_zone(native: Any, path: Path, options: ZoneOptions, on_full: str) -> tu
                 if not _create(native, path, options):
                     _wait()
                 continue
+            zone = None
             try:
                 zone = _attach(native, path, descriptor, options, on_full)
                 if isinstance(zone, ZoneOptions):
                     options = zone
                 elif zone is not None:
                     return zone, _identity(os.fstat(descriptor))
-                else:
-                    _wait()
+            except _UsedByStrangers as error:
+                strangers += 1
+                if strangers == _STRANGERS_POLLS:
+                    raise ConfigError(str(error)) from None
             finally:
                 os.close(descriptor)
+            if not isinstance(zone, ZoneOptions):
+                _wait()
     raise StoreUnavailable(f"{path}: another process is busy with this zone for {_TIMEOUT_S:g} s")
 
 
@@ -130,7 +144,7 @@ def _attach(native: Any, path: Path, descriptor: int, options: ZoneOptions, on_f
         raise ConfigError(f"{path}: {error}") from None
     if zone.boot != _boot():
         if not alone:
-            raise ConfigError(f"{path}: is used by processes of another host or another clock; name another path")
+            raise _UsedByStrangers(f"{path}: is used by processes of another host or another clock; name another path")
         if not options.make:
             raise ConfigError(f"{path}: is from before the last start of the system, and holds nothing any more")
         path.unlink()  # its space is free once the descriptor is closed, and may be all there is
@@ -142,7 +156,7 @@ def _attach(native: Any, path: Path, descriptor: int, options: ZoneOptions, on_f
             raise ConfigError(f"{path}: is damaged: {fault}; name another path, or delete the file")
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # not atomic: another process may have been alone in between
     if zone.namespace != namespace:
-        raise ConfigError(
+        raise _UsedByStrangers(
             f"{path}: is used by processes of another PID namespace, such as another container; the locks of a zone "
             "hold within one: run all processes that use it in the same (--pid=container:NAME, "
             "shareProcessNamespace: true), or let them ask one `headgate serve`"
@@ -240,6 +254,8 @@ def _format(native: Any, descriptor: int, options: ZoneOptions) -> None:
     os.posix_fallocate(descriptor, 0, size)  # fails on a full disk here, not when a page is first used
     shape = {"size": size, "log_percent": log_percent, "max_holds": max_holds}
     native.Zone.format(descriptor, **shape, seed=os.urandom(16), boot=_boot())
+    # The next process to lock the file may do so beside another one, when none has been alone with it.
+    native.Zone(descriptor, on_full="forget", alone=_namespace())
 
 
 def _lock(descriptor: int, kind: int) -> bool:
