@@ -415,7 +415,8 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
     """`Limiter` for asyncio: the same names, awaited.
 
     Memory never makes a caller wait, so there `hit` decides without giving up the event loop. A store
-    that waits for I/O does not block it.
+    that waits for I/O does not block it. A call without `await` decides nothing, and its coroutine
+    counts as true: mypy finds it in a condition with the error code `truthy-bool`.
     """
 
     def __init__(
