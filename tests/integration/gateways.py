@@ -61,8 +61,8 @@ def running_haproxy(home: Path, service: str, upstream: str) -> Iterator[int]:
 @contextmanager
 def running_envoy(home: Path, service: str, upstream: str, *read: str) -> Iterator[int]:
     """Envoy, until the end of the block; its port. The policy reads these headers, too."""
-    [*_, binary] = [None, *Path(sys.prefix).glob("envoy-*/envoy/_bin/envoy")]
-    assert binary, "envoy is not here: run scripts/envoy"
+    binaries = list(Path(sys.prefix).glob("envoy-*/envoy/_bin/envoy"))
+    assert binaries, "envoy is not here: run scripts/envoy"
     port = free_port()
     configuration = shown("envoy", service, upstream)
     configuration = configuration.replace(
@@ -74,7 +74,7 @@ def running_envoy(home: Path, service: str, upstream: str, *read: str) -> Iterat
         configuration = configuration.replace("patterns: [{exact:", f"patterns: [{{exact: {name}}}, {{exact:")
     (home / "envoy.yaml").write_text(configuration)
     options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "critical"]
-    with _running([str(binary), "-c", str(home / "envoy.yaml"), *options], port, home):
+    with _running([str(binaries[-1]), "-c", str(home / "envoy.yaml"), *options], port, home):
         yield port
 
 

@@ -47,6 +47,8 @@ assert_type(store(user="ann", size=3), bytes)
 async def asynchronous() -> None:
     later = AsyncLimiter("10/second")
     assert_type(await later.hit("key"), Decision)
+    if later.hit("key"):  # type: ignore[truthy-bool]  # pyright: ignore[reportUnnecessaryComparison]
+        print("a call without await decides nothing, and is found")
     assert_type(later.ask("key"), Decision | Awaitable[Decision])
 
     @later.limit("key", on_refusal="wait", timeout=1)

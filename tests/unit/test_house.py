@@ -423,4 +423,4 @@ def test_nothing_names_a_registry_or_a_path_of_a_machine() -> None:
                 continue
             file = Path(folder) / name
             found = named.search(file.read_text(errors="ignore"))
-            assert found is None, f"{file} names {found and found[0]}"
+            assert found is None, f"{file} names {found[0]}"

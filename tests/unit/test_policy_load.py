@@ -393,7 +393,7 @@ def test_a_cost_that_can_never_pass_is_a_problem_and_a_limit_of_zero_is_not() ->
         build_policy({**policy, "rules": [{**RULE, "limits": limits, "cost": 20}]})
     problems = [(problem.path, problem.message) for problem in caught.value.problems]
     assert problems == [(("rules", 0, "cost"), 'can never pass limits.free: "60/hour burst 10" admits 10 at most')]
-    assert build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
+    build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
 
 
 @pytest.mark.parametrize("digits", [100, 3000, 100_000])
@@ -418,7 +418,7 @@ def test_a_key_of_too_many_parts_is_a_problem() -> None:
     headers = {f"h{number}": {"header": f"H{number}"} for number in range(9)}
     nested = {"inner": {"first_of": ["h0", "ip"]}, "outer": {"first_of": ["inner", "h1"]}}
     policy = {"version": 1, "identities": {**headers, **nested}}
-    assert build_policy({**policy, "rules": [{**RULE, "by": [*list(headers)[:5], "outer", "method"]}]})
+    build_policy({**policy, "rules": [{**RULE, "by": [*list(headers)[:5], "outer", "method"]}]})
     for by, parts in ((list(headers), 18), ([*list(headers)[:5], "outer", "inner", "method"], 17)):
         with pytest.raises(PolicyError) as caught:
             build_policy({**policy, "rules": [{**RULE, "by": by}]})
