@@ -703,6 +703,7 @@ def test_waiting_does_not_block_the_event_loop(server: Serving) -> None:
     assert asyncio.run(main()) < 0.3
 
 
+@CLIENT_MIDDLEWARES
 def test_the_examples_run_as_they_are() -> None:
     examples = sorted(path.name for path in EXAMPLES.glob("*_client.py"))
     assert len(examples) == 3

@@ -15,6 +15,7 @@ from served import EXAMPLES, served
 
 from subjects import parse_list
 from until import until
+from versions import needs
 
 pytestmark = pytest.mark.integration
 GUNICORN = ["gunicorn", "APP", "-b", "127.0.0.1:PORT"]
@@ -160,6 +161,7 @@ asgi = get_asgi_application()
 """
 
 
+@needs("django", "5.0", "a client that disconnects cancels its request")
 @pytest.mark.parametrize("zone", [False, True], ids=["memory", "shared"])
 def test_a_sync_view_on_an_event_loop_waits_no_longer_than_its_client(
     zone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,7 +50,9 @@ from headgate.integrations import aiohttp, litestar, starlette
 from headgate.integrations import flask as flask_limits
 from headgate.integrations.django import rate_limit
 from headgate.testing import ManualClock
+from versions import needs
 
+ASYNC_CACHE_PAGE = needs("django", "5.0", "cache_page takes asynchronous views")
 Send = Callable[[Fields, Clients], list[httpx.Response]]
 """Sends requests to an application with a limit of one a minute, whose fallback responds with these fields."""
 
@@ -242,7 +244,7 @@ def test_a_cache_of_django_stores_the_response_of_a_fallback_only_as_the_refusal
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 @pytest.mark.parametrize("middlewares", [[], [MIDDLEWARE]], ids=["alone", "below the middleware"])
-@pytest.mark.parametrize("view", [read_in_django, read_later_in_django])
+@pytest.mark.parametrize("view", [read_in_django, pytest.param(read_later_in_django, marks=ASYNC_CACHE_PAGE)])
 def test_a_cache_of_django_gives_no_other_client_the_response_of_a_fallback(
     kind: str, middlewares: list[str], view: Any
 ) -> None:
