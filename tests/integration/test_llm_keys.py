@@ -28,6 +28,7 @@ from headgate.llm_proxy.key_file import KeyFile
 from headgate.llm_proxy.own_key import digest_of, new_key
 from headgate.llm_proxy.redis_keys import RedisKeys
 from headgate.testing import ManualClock
+from versions import needs
 
 pytestmark = pytest.mark.integration
 
@@ -218,6 +219,7 @@ def test_the_command_reports_missing_options(tmp_path: Path, monkeypatch: pytest
     assert "none.json: there is no such file: `headgate llm key create NAME --keys none.json` makes it" in no_keys
 
 
+@needs("click", "8.2", "the runner of tests distinguishes the two outputs")
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("revoke", "ci")])
 def test_a_file_of_keys_that_does_not_exist_is_an_error_that_names_it(
     arguments: tuple[str, ...], tmp_path: Path

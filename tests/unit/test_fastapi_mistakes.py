@@ -67,6 +67,8 @@ def test_a_limit_is_no_middleware(rate_limit: RateLimits) -> None:
             ConfigError, match=r"no middleware: .* limited by app\.add_middleware\(RateLimitMiddleware, "
         ):
             drive(app, "/")
+    with pytest.raises(ConfigError, match="no middleware"):  # as Starlette before 0.42 calls one
+        middleware(app=plain)
 
 
 def test_a_limit_that_a_dependency_returns_is_told_once_where_it_was_written(rate_limit: RateLimits) -> None:

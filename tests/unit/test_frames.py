@@ -19,6 +19,7 @@ from headgate.llm import LlmGate, Usage
 from headgate.service.app import Service
 from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from subjects import REDIS, redis_url
+from versions import is_older
 
 pytestmark = pytest.mark.skipif(core.CORE != "native", reason="the numbers are those of the native core")
 
@@ -113,4 +114,4 @@ def test_a_decision_on_redis_enters_few_frames(kind: str) -> None:
         calls, files = frames_of(lambda: limiter.hit("key"))
     finally:
         limiter.close()
-    assert calls <= 33 and files <= 12
+    assert calls <= (35 if is_older("redis", "8") else 33) and files <= 12

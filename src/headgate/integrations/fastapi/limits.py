@@ -93,7 +93,9 @@ class RateLimit:
         """Raises ConfigError: pydantic calls this where a limit is written as an annotation."""
         raise ConfigError(HOW_TO_DEPEND)
 
-    def __call__(self, connection: HTTPConnection, response: Response = _NONE) -> Coroutine[Any, Any, Decision | None]:
+    def __call__(
+        self, connection: HTTPConnection = _NONE, response: Response = _NONE, **misplaced: NoReturn
+    ) -> Coroutine[Any, Any, Decision | None]:
         """Return the decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
         if type(response) is not Response and not isinstance(response, Response):
             # It was written as a decorator, and is called with an endpoint; or as a middleware, with an application.
@@ -103,8 +105,6 @@ class RateLimit:
         if self.unused is not None:  # nor is it, where an endpoint calls it by hand
             self.unused.detach()
         return self._ask(connection, response)
-
-    __signature__ = SignatureOfLimits(__call__)
 
     async def _ask(self, connection: HTTPConnection, response: Response) -> Decision | None:
         scope = connection.scope
@@ -144,6 +144,8 @@ class RateLimit:
         if not exchange.watched:  # else its watcher adds them once all limits have judged, also those of decorators
             _replace_fields(response, exchange.encoded_fields())
         return judgement.decision
+
+    __signature__ = SignatureOfLimits(_ask)
 
     def _place(self, scope: Any, found: Found) -> RoutePlace | None:
         """Return the place of the limit at a route; None where it does not apply to the route."""
