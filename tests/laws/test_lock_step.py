@@ -119,7 +119,7 @@ class AllStores(RuleBasedStateMachine):
             assert all(store.stats().keys <= len(self.limits) * 6 for store in self.stores)
 
 
-AllStores.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+AllStores.TestCase.settings = settings(stateful_step_count=40)
 TestAllStores = AllStores.TestCase
 
 

@@ -53,7 +53,8 @@ def test_states_are_dropped_when_they_have_become_the_same_as_none(core: str) ->
 @pytest.mark.parametrize("max_keys", [1, 2, 33, 1000, 9_000])
 def test_a_store_never_holds_more_than_max_keys(core: str, on_full: str, max_keys: int) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=max_keys, on_full=on_full)
-    for start in range(0, 3 * max_keys, 500):
+    # Keys are spread over the parts of the native core, so the last part is full later than the table of Python.
+    for start in range(0, 3 * max_keys if core == "native" else max_keys + 1000, 500):
         limiter.hit_many([f"key{index}" for index in range(start, start + 500)])
         assert limiter.store.stats().keys <= max_keys
     assert limiter.store.stats().keys == max_keys
