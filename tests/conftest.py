@@ -50,7 +50,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=10)
+settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
     "mutants", parent=settings.get_profile("short"), phases=[Phase.explicit, Phase.generate], print_blob=False
 )

@@ -181,7 +181,7 @@ def test_fields_of_any_kind_are_a_record_or_a_value_error(fields: dict[str, obje
     assert record is None or record_of(fields_of(record)) == record
 
 
-@settings(max_examples=settings().max_examples // 10)
+@settings(max_examples=max(15, settings().max_examples // 10))
 @given(st.lists(entries(), min_size=1, max_size=30))
 def test_both_forms_give_the_same_report(records: list[Record]) -> None:
     with tempfile.TemporaryDirectory() as folder:

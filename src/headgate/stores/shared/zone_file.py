@@ -25,9 +25,9 @@ _TIMEOUT_S = 60.0
 """How long to wait for another process that creates the zone, or checks it."""
 
 _POLL_S = 0.01
-_STRANGERS_POLLS = 100
-"""How often a zone must be found in use by strangers, such as another container, before that is an error: the last
-of them may be about to end."""
+_STRANGERS_S = 1.0
+"""How long a zone must be in use by strangers, such as another container, before that is an error: the last of them
+may be about to end."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
@@ -99,7 +99,7 @@ def open_zone(native: Any, path: Path, options: ZoneOptions, on_full: str) -> tu
                     return zone, _identity(os.fstat(descriptor))
             except _UsedByStrangers as error:
                 strangers += 1
-                if strangers == _STRANGERS_POLLS:
+                if strangers == round(_STRANGERS_S / _POLL_S):
                     raise ConfigError(str(error)) from None
             finally:
                 os.close(descriptor)
@@ -254,7 +254,7 @@ def _format(native: Any, descriptor: int, options: ZoneOptions) -> None:
     os.posix_fallocate(descriptor, 0, size)  # fails on a full disk here, not when a page is first used
     shape = {"size": size, "log_percent": log_percent, "max_holds": max_holds}
     native.Zone.format(descriptor, **shape, seed=os.urandom(16), boot=_boot())
-    # The next process to lock the file may do so beside another one, when none has been alone with it.
+    # Processes that open it at the same moment may never be alone with it, so its maker writes the namespace.
     native.Zone(descriptor, on_full="forget", alone=_namespace())
 
 
