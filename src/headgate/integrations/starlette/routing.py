@@ -239,14 +239,14 @@ def _is_mount(route: Any) -> bool:
 
 def _inner_routes(mount: Any) -> Sequence[Any] | None:
     """Return the routes behind a mount, through middlewares that have an `app`; None where they are not known."""
-    if mount.routes:
-        routes: Sequence[Any] = mount.routes
+    routes: Sequence[Any] | None = mount.routes
+    if routes:
         return routes
     app = mount.app
     for _ in range(_DEEPEST):
-        routes = getattr(app, "routes", None)  # type: ignore[assignment]
-        if routes is not None:
-            return routes
+        behind: Sequence[Any] | None = getattr(app, "routes", None)
+        if behind is not None:
+            return behind
         app = getattr(app, "app", None)
     return None
 

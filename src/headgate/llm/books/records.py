@@ -85,7 +85,7 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value if type(value) is not str or value.isascii() else _encodable(value)
         for name, value in fields.items()
-        if value or (value == 0 and value is not None and name in _MAY_BE_ZERO)
+        if value or (value == 0 and name in _MAY_BE_ZERO)
     }
 
 
