@@ -62,6 +62,14 @@ def check_clock(clock: object) -> Clock | None:
     )
 
 
+def ahead_us(clock: Clock) -> int:
+    """Return by how many microseconds a clock is ahead of the host's wall time, below 0 if it is behind it.
+
+    A clock that never steps does not follow where the host's is set, or went on while the machine was stopped.
+    """
+    return clock.now_us() - _wall_ns() // 1000
+
+
 def utc_moment(at_us: int) -> datetime:
     """A moment in microseconds since the epoch as a datetime in UTC; raises OverflowError beyond the year 9999."""
     return _EPOCH + timedelta(microseconds=at_us)

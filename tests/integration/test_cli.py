@@ -17,7 +17,7 @@ import pytest
 from running import run_headgate
 
 import headgate
-from headgate import Limiter, core
+from headgate import Limiter, SharedStore, core
 
 pytestmark = pytest.mark.integration
 
@@ -653,8 +653,10 @@ def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None
     output = run_headgate("zone", "info", zone).stdout
     assert f"{zone}, 262,144 bytes, made " in output
     assert "limiter/api/sliding.1  9/day" in output
+    assert "\nclock" not in output
     facts = json.loads(run_headgate("zone", "info", "--json", f"shared://{zone}").stdout)
     assert (facts["size"], facts["keys"], facts["mended"]) == (262_144, 4, 0)
+    assert abs(facts["clock_offset_us"]) < 1_000_000
     assert facts["limits"][0] == {"scope": "limiter/api/sliding.0", "limit": "5/hour counter"}
 
     output = run_headgate("zone", "inspect", "user:42", zone).stdout
@@ -668,6 +670,28 @@ def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None
     assert run_headgate("zone", "inspect", "user:42", zone).stdout == "nothing is held of 'user:42'\n"
     assert run_headgate("zone", "clear", zone).stdout == "forgot 2 states\n"
     assert limiter.store.stats().keys == 0
+
+
+@pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")
+@pytest.mark.parametrize(
+    ("set_by_s", "told"),
+    [
+        (11_000, "11,000 s behind the host's time: windows begin that much too late, until the zone is made anew"),
+        (-60, "60 s ahead of the host's time: windows begin that much too early, until the zone is made anew"),
+    ],
+)
+def test_zone_tells_that_the_hosts_time_was_set_since_it_was_made(tmp_path: Path, set_by_s: int, told: str) -> None:
+    program = (
+        "import sys; from headgate import clock; from headgate.cli import main; host_ns = clock._wall_ns; "
+        "set_by_ns = int(sys.argv.pop(1)) * 1_000_000_000; clock._wall_ns = lambda: host_ns() + set_by_ns; main()"
+    )
+    zone = str(tmp_path / "zone")
+    store = SharedStore(zone, size=262_144)
+    command = [sys.executable, "-c", program, str(set_by_s), "zone", "info", zone]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"\nclock       {told}\n" in result.stdout
+    store.close()
 
 
 def test_zone_says_what_is_wrong(tmp_path: Path) -> None:

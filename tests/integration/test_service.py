@@ -270,6 +270,7 @@ def test_metrics_count_decisions_by_rule_and_result_and_never_a_key(service: Run
     assert after["headgate_decision_seconds_count",] - before["headgate_decision_seconds_count",] == 7
     assert after["headgate_store_keys",] > 0
     assert after["headgate_store_max_keys",] == 1_000_000
+    assert abs(after["headgate_clock_offset_seconds",]) < 60
     text = service.client.get("/metrics").text
     assert "_created" not in text
     for secret in ("hunter2", "198.51.100", "203.0.113"):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.observe.events import DecisionEvent
 from headgate.observe.prometheus import Metrics
+from headgate.testing import ManualClock
 
 
 def decision_counts(gate: Gate, *requests: Request) -> Mapping[tuple[str, str], float]:
@@ -43,3 +46,12 @@ def test_a_rule_of_several_limits_refuses_once_where_one_of_them_does() -> None:
 def test_a_shadow_rule_of_several_limits_refuses_once_too_and_holds_nothing_back() -> None:
     gate = policy({"name": "dry", "shadow": True, "limits": "1/minute fixed; 100/hour fixed"})
     assert decision_counts(gate, *[Request()] * 3) == {("dry", "shadow_allowed"): 1, ("dry", "shadow_refused"): 2}
+
+
+@pytest.mark.parametrize("ahead_s", [0, 11_000, -11_000])
+def test_how_far_the_clock_of_the_decisions_is_ahead_of_the_hosts_time(ahead_s: int) -> None:
+    gate = policy({"name": "one", "limits": "1/minute"})
+    clock = ManualClock(SYSTEM_CLOCK.now_us() + ahead_s * US_PER_SECOND) if ahead_s else gate.store.clock
+    families = text_string_to_metric_families(Metrics(gate.stats, clock=clock).exposition().decode())
+    [offset] = [family for family in families if family.name == "headgate_clock_offset_seconds"]
+    assert [round(sample.value, -2) for sample in offset.samples] == [ahead_s]

@@ -9,7 +9,7 @@ import click
 from headgate.amounts import amount_text
 from headgate.cli import options
 from headgate.cli.group import Group
-from headgate.clock import utc_moment
+from headgate.clock import US_PER_SECOND, ahead_us, utc_moment
 from headgate.errors import ConfigError
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
@@ -29,10 +29,14 @@ def zone() -> None:
 def info(path: str, as_json: bool) -> None:
     """Show what a zone holds, how full it is, and the limits that it knows."""
     store = existing_zone(path)
-    facts, stats = store.info(), store.stats()
+    facts, stats, offset_us = store.info(), store.stats(), ahead_us(store.clock)
     limits = [{"scope": scope, "limit": text} for scope, text in store.known_limits()]
     if as_json:
-        click.echo(json.dumps({"path": str(store.path), **facts, **stats._asdict(), "limits": limits}))
+        click.echo(
+            json.dumps(
+                {"path": str(store.path), **facts, "clock_offset_us": offset_us, **stats._asdict(), "limits": limits}
+            )
+        )
         return
     created = utc_moment(facts["created_us"])
     rows = {
@@ -43,6 +47,7 @@ def info(path: str, as_json: bool) -> None:
         f"a key's log has at most {facts['max_log_entries_per_key']:,} entries",
         "since then": f"{stats.expired:,} expired, {stats.evicted:,} evicted, {stats.refused_full:,} refused and "
         f"{stats.passed_full:,} passed for want of room, {facts['mended']:,} times mended after a process died",
+        **({} if abs(offset_us) < US_PER_SECOND else {"clock": _offset_text(offset_us)}),
         "limits": f"{len(limits)} of {facts['max_limits']:,}",
     }
     for name, text in rows.items():
@@ -88,6 +93,13 @@ def clear(path: str) -> None:
     held = store.stats().keys
     store.clear()
     click.echo(f"forgot {held:,} states")
+
+
+def _offset_text(offset_us: int) -> str:
+    """What it means that a zone's clock is not the host's wall time."""
+    where, when = ("ahead of", "early") if offset_us > 0 else ("behind", "late")
+    seconds = abs(offset_us) / US_PER_SECOND
+    return f"{seconds:,.0f} s {where} the host's time: windows begin that much too {when}, until the zone is made anew"
 
 
 def _key(parts: tuple[str, ...]) -> Key:

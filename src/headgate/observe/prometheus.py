@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock, ahead_us
 from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit
 from headgate.errors import MissingExtraError
 from headgate.observe.events import (
@@ -58,7 +59,9 @@ class DecisionCounts(NamedTuple):
 class Metrics:
     """The metrics of one service; with `sharing` one worker's part of them. The metrics of all workers are exposed."""
 
-    def __init__(self, stats: Callable[[], StoreStats], sharing: Sharing | None = None) -> None:
+    def __init__(
+        self, stats: Callable[[], StoreStats], sharing: Sharing | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.registry, registry = registries(sharing)
         self.registered_in = registry
         """The registry in which metrics are registered; None where they are in files."""
@@ -123,7 +126,7 @@ class Metrics:
         self._counters: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
         """By whether the decision was allowed, and the ids of its limits and the refusing ones; limits stay alive."""
 
-        self.registry.register(_StoreCollector(stats))
+        self.registry.register(_StoreCollector(stats, clock))
 
     def handle(self, event: Event) -> None:
         """Count an event."""
@@ -206,8 +209,9 @@ def _result(allowed: bool, refusing: bool, *, shadow: bool) -> str:
 class _StoreCollector(Collector):
     """The store's own counts, read with the metrics."""
 
-    def __init__(self, stats: Callable[[], StoreStats]) -> None:
+    def __init__(self, stats: Callable[[], StoreStats], clock: Clock) -> None:
         self._stats = stats
+        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -226,3 +230,8 @@ class _StoreCollector(Collector):
         full.add_metric(["refused"], stats.refused_full)
         full.add_metric(["passed"], stats.passed_full)
         yield full
+        yield GaugeMetricFamily(
+            "headgate_clock_offset_seconds",
+            "How far the store's clock is ahead of the host's wall time, below 0 if it is behind it",
+            ahead_us(self._clock) / US_PER_SECOND,
+        )

@@ -30,7 +30,7 @@ class Service:
         """`scheme` is that of the service's address, for the page."""
         self.gate = gate
         self.events = Events()
-        self.metrics = Metrics(gate.stats, sharing)
+        self.metrics = Metrics(gate.stats, sharing, clock=gate.clock or gate.store.clock)
         self.events.subscribe(self.metrics, each_decision=False)  # the front door counts its own decisions
         gate.watch_store(self._on_store)
         gate.watch_settlements(self._on_settlements)
